@@ -1,0 +1,1 @@
+"""The auditor: published claims, relations between them, and findings, all on intervals."""

@@ -1,0 +1,1 @@
+"""Evaluations of a trained run: Paloma and the language-model evaluation harness."""
