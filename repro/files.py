@@ -103,6 +103,8 @@ def parse_json(data: bytes, name: str) -> Any:
         raise RecordError(f"{name}: not UTF-8 at byte {error.start}.") from error
     except json.JSONDecodeError as error:
         raise RecordError(f"{name}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}.") from error
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise RecordError(f"{name}: {error}.") from error
     except RecursionError as error:
         raise RecordError(f"{name}: nested too deeply to be read.") from error
 

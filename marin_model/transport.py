@@ -1,0 +1,197 @@
+"""How tokens reach their experts and come back: dropless, pooled-wave all-to-all, or ragged.
+
+Three transports, one signature. `dropless` computes every assignment. `pooled_wave` is what the run trained with up to
+step 81,716: fixed messages between the expert shards of a rack, in waves, dropping what does not fit. `ragged` is what it
+trained with after: no limit at the source, a row budget at the destination (marin-community/marin#8435, #8549).
+
+An expert shard is a device along the mesh's expert axis or, without a mesh, a *virtual* one: the same function of one
+shard runs under `shard_map` or under `vmap` with the same axis name, where an all-to-all is a transpose. A laptop so
+drops what a rack would drop. Who is dropped is decided in `capacity`, once for both.
+
+Letters: T tokens (τ of them on a shard), K experts chosen a token, A = τ·K, E experts, P shards, Λ = E/P, L latent
+width, I expert width, W waves, C_s and C_r slots and rows as in `capacity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from marin_model import capacity, sharding
+from marin_model.grouped import ExpertBank, count, grouped_swiglu
+from marin_model.pooled_wave import pooled_wave_shard
+
+__all__ = ["ExpertBank", "Transport", "Transported", "transport_tokens"]
+
+KINDS = ("dropless", "pooled_wave", "ragged")
+
+
+class Transported(NamedTuple):
+    """What came back to the tokens, and what did not arrive."""
+
+    out: jax.Array  # [T, L] in the dtype of z: weighted sum over the kept assignments, zero at padding
+    sender_dropped: jax.Array  # [] int32, refused at their source; the ragged budget is reported here, as upstream does
+    receiver_dropped: jax.Array  # [] int32, refused at their destination
+    kept: jax.Array  # [T, K] bool; false at padding
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Which transport, over how many expert shards, with which capacities. Hashable, so a static argument of jit.
+
+    `groups` are racks, which exchange nothing: on virtual shards the tokens are cut into groups · shards; on a mesh
+    they follow from its replica and data axes. Fields that a kind does not use keep their defaults.
+    """
+
+    kind: Literal["dropless", "pooled_wave", "ragged"]
+    shards: int = 1
+    sender_factor: float = 1.15  # issue 8435, job summary: both gates 1.15
+    receiver_factor: float = 1.15
+    waves: int = 3
+    chunks: int = 2
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"transport: kind {self.kind!r} must be one of {', '.join(KINDS)}.")
+        for name in ("shards", "sender_factor", "receiver_factor", "waves", "chunks", "groups"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"transport: {name} must be positive, not {getattr(self, name)}.")
+
+    @classmethod
+    def dropless(cls) -> Transport:
+        """Every assignment is computed; shards do not matter."""
+        return cls("dropless")
+
+    @classmethod
+    def pooled_wave(
+        cls, shards: int, *, sender_factor: float, receiver_factor: float, waves: int, groups: int = 1
+    ) -> Transport:
+        """Fixed messages over `shards` expert shards a group."""
+        return cls("pooled_wave", shards, sender_factor, receiver_factor, waves, groups=groups)
+
+    @classmethod
+    def ragged(cls, shards: int, *, receiver_factor: float, chunks: int = 2, groups: int = 1) -> Transport:
+        """A row budget a destination shard and chunk of its experts."""
+        return cls("ragged", shards, receiver_factor=receiver_factor, chunks=chunks, groups=groups)
+
+
+def transport_tokens(
+    z: jax.Array,
+    selected: jax.Array,
+    weights: jax.Array,
+    bank: ExpertBank,
+    *,
+    transport: Transport,
+    valid: jax.Array | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+) -> Transported:
+    """Send tokens to their experts and sum what comes back: out[t] = sum over kept k of weights[t, k] · Expert(z[t]).
+
+    z [T, L] in the compute dtype; selected [T, K] int32, negative where there is none; weights [T, K] float32 or
+    compute dtype, not renormalised over survivors; bank in the compute dtype; valid [T] bool, false at padding. Rows
+    lie over (replica, data, expert) in that order, those of virtual shards over (group, shard).
+
+    A dropped assignment contributes nothing and has a zero gradient. ValueError, before anything is compiled, where
+    experts, tokens, waves and shards do not divide.
+    """
+    _check(transport, tokens=z.shape[0], experts=bank.w_gate.shape[0], dtype=z.dtype, mesh=mesh)
+    experts = jnp.where(selected >= 0 if valid is None else (selected >= 0) & valid[:, None], selected, -1)
+    if transport.kind == "pooled_wave":
+        shard = partial(
+            pooled_wave_shard,
+            waves=transport.waves,
+            sender_factor=transport.sender_factor,
+            receiver_factor=transport.receiver_factor,
+        )
+        out, sender, receiver, kept = _over_shards(shard, (z, experts, weights), bank, transport, mesh)
+        return Transported(out, jnp.sum(sender), jnp.sum(receiver), kept)
+    kept = experts >= 0
+    if transport.kind == "ragged":
+        budget = partial(_within_budget, factor=transport.receiver_factor, chunks=transport.chunks)
+        kept = _over_shards(budget, (experts,), bank, transport, mesh)
+    dropped = jnp.sum((experts >= 0) & ~kept, dtype=jnp.int32)
+    experts = jnp.where(kept, experts, -1)
+    if mesh is None:
+        out = grouped_swiglu(z, experts, weights, bank).astype(z.dtype)
+    else:
+        out = _over_shards(_gathered, (z, experts, weights), bank, transport, mesh)
+    return Transported(out, dropped, jnp.zeros_like(dropped), kept)
+
+
+def _check(
+    transport: Transport, *, tokens: int, experts: int, dtype: jnp.dtype, mesh: jax.sharding.Mesh | None
+) -> None:
+    shards, groups = transport.shards, transport.groups
+    if mesh is not None:
+        shards = sharding.axis_size(mesh, sharding.EXPERT)
+        if transport.kind != "dropless" and shards != transport.shards:
+            raise ValueError(f"transport: {transport.shards} shards on a mesh whose expert axis has {shards} devices.")
+        groups = sharding.axis_size(mesh, sharding.AXES) // shards
+        if transport.groups not in (1, groups):
+            raise ValueError(f"transport: {transport.groups} groups on a mesh that has {groups} (replica x data).")
+    if experts % shards:
+        raise ValueError(f"transport: {experts} experts do not divide over {shards} expert shards.")
+    if tokens % (groups * shards):
+        raise ValueError(
+            f"transport: {tokens} tokens do not divide over {groups * shards} shards ({groups} groups x {shards})."
+        )
+    local = experts // shards
+    if transport.kind == "pooled_wave" and local % transport.waves:
+        raise ValueError(f"transport: {local} experts a shard are not a multiple of {transport.waves} waves.")
+    if transport.kind == "pooled_wave" and dtype == jnp.bfloat16 and local > 256:
+        raise ValueError(f"transport: {local} experts a shard, but bfloat16 header entries are exact only up to 256.")
+
+
+def _over_shards(
+    shard: Callable,
+    per_token: tuple[jax.Array, ...],
+    bank: ExpertBank,
+    transport: Transport,
+    mesh: jax.sharding.Mesh | None,
+) -> Any:
+    """Run a function of one shard, (*per_token, bank) -> arrays with a token axis or scalars, on all shards.
+
+    Scalars come back as one number a shard.
+    """
+    if mesh is not None:
+
+        def on_device(bank: ExpertBank, *per_token: jax.Array) -> Any:
+            return jax.tree.map(lambda x: x[None] if x.ndim == 0 else x, shard(*per_token, bank))
+
+        specs = (sharding.EXPERTS, *(sharding.TOKENS for _ in per_token))
+        return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=sharding.TOKENS, check_vma=False)(
+            bank, *per_token
+        )
+    cut = (transport.groups, transport.shards)
+    tokens = [x.reshape(*cut, -1, *x.shape[1:]) for x in per_token]
+    banks = jax.tree.map(lambda w: w.reshape(transport.shards, -1, *w.shape[1:]), bank)
+    group = jax.vmap(lambda bank, *tokens: shard(*tokens, bank), axis_name=sharding.EXPERT)
+    results = jax.vmap(group, in_axes=(None, *(0 for _ in tokens)))(banks, *tokens)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), results)
+
+
+def _within_budget(experts: jax.Array, bank: ExpertBank, *, factor: float, chunks: int) -> jax.Array:
+    """Ragged drop decision of one shard: experts [τ, K] -> kept [τ, K] bool."""
+    local_experts = bank.w_gate.shape[0]
+    counts = lax.all_gather(count(experts.reshape(-1), local_experts * lax.axis_size(sharding.EXPERT)), sharding.EXPERT)
+    chunks = capacity.ragged_chunks(local_experts, chunks)
+    budget = capacity.ragged_budget(experts.size, chunks, factor)
+    shard = lax.axis_index(sharding.EXPERT)
+    return capacity.ragged_kept(experts.reshape(-1), counts, shard, chunks=chunks, budget=budget).reshape(experts.shape)
+
+
+def _gathered(z: jax.Array, experts: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
+    """Every shard of the expert axis sees the tokens of all, adds what its own experts contribute, and the sums are
+    scattered back. One all-gather and one reduce-scatter of [P·τ, L]; sums in float32."""
+    z, experts, weights = (lax.all_gather(x, sharding.EXPERT, tiled=True) for x in (z, experts, weights))
+    own = experts - lax.axis_index(sharding.EXPERT) * bank.w_gate.shape[0]
+    own = jnp.where((experts >= 0) & (own >= 0) & (own < bank.w_gate.shape[0]), own, -1)
+    out = grouped_swiglu(z, own, weights, bank)
+    return lax.psum_scatter(out, sharding.EXPERT, tiled=True).astype(z.dtype)

@@ -1,0 +1,83 @@
+"""`marin-repro plan`: the resolved recipe of a rung, for a person as a table, for a program as one JSON object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from repro.ladder.recipe import Explanation, Recipe
+
+
+def plan(
+    rung: Annotated[str, typer.Argument(help="d768, d1024, d1536, d2048 or d6144 (the hero).", show_default=False)],
+    scale: Annotated[str, typer.Option(help="full: as published.")] = "full",
+    explain: Annotated[bool, typer.Option("--explain", help="Add the formula and the source of each number.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Leave out the title and the notes.")] = False,
+) -> None:
+    """Show every resolved number of a rung's training run, by closed formulas.
+
+    Example: marin-repro plan d6144 --explain
+    """
+    from repro.files import canonical_json
+    from repro.ladder import recipe as recipes
+
+    recipe = recipes.resolve_recipe(rung, scale)
+    rows = recipes.explain(recipe)
+    if json_output:
+        result = recipe.as_json()
+        if explain:
+            result["explain"] = [row._asdict() for row in rows]
+            result["sources"] = dict(recipes.SOURCES)
+        typer.echo(canonical_json(result), nl=False)
+        return
+    _print_table(recipe, rows, recipes.SOURCES if explain else None, quiet=quiet)
+
+
+def _print_table(recipe: Recipe, rows: list[Explanation], sources: Mapping[str, str] | None, *, quiet: bool) -> None:
+    """Print one row a quantity; with `sources`, formula and source too, and below them where each source is found."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not quiet:
+        console.print(Text(f"{recipe.rung} at scale {recipe.scale}", style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("quantity", max_width=22 if sources else None)
+    table.add_column("value", justify="right", no_wrap=True)
+    if sources:
+        table.add_column("formula, and its source")
+    for row in rows:
+        cells = [Text(row.quantity), Text(_shown(row))]
+        if sources:
+            cells.append(Text.assemble(row.formula, "\n", (row.source, "dim")))
+        table.add_row(*cells)
+    console.print(table)
+    for name, address in (sources or {}).items():
+        if any(name in row.source for row in rows):
+            console.print(Text.assemble(f"{name}: ", (address, "dim")), soft_wrap=True)
+    if quiet:
+        return
+    departures = ", ".join(recipe.departures) or "none"
+    console.print(Text(f"Departures from the published run: {departures}."))
+    console.print(
+        Text(
+            "FLOPs come in two conventions: with the LM head, as the launcher publishes them, and without, as the "
+            "forecast counts compute. Exact integers: --json."
+        )
+    )
+
+
+def _shown(row: Explanation) -> str:
+    """Integers in full with separators, FLOPs in six digits, other floats in every digit."""
+    if isinstance(row.value, str):
+        return row.value
+    if isinstance(row.value, int):
+        return f"{row.value:.5e}" if row.value > 10**15 else f"{row.value:,}"
+    return repr(row.value)
