@@ -1,0 +1,135 @@
+"""What printed digits allow: a number as published → the interval of values that its author may have meant.
+
+    printed        "18.0T"      [17.95T, 18.05T)      half a unit of the last digit each side, the upper end left out
+    exact          "390,251"    [390251, 390251]      an integer that was counted, a constant of the code
+    approximate    "~2.1"       [2.0, 2.2]            a whole unit of the last significant digit each side
+    reconstructed  "1.875e13"   as printed            digits that passed through a float: its shortest decimal's
+
+Ends are exact fractions; only what a power or a root makes of them is float64, rounded outwards. Arithmetic closes the
+upper end, so that a value which touches an edge is never called a contradiction.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any, Literal
+
+Digits = Literal["printed", "exact", "approximate", "reconstructed"]
+
+SUFFIXES = {"": 0, "k": 3, "K": 3, "M": 6, "B": 9, "T": 12, "%": -2}
+NUMBER = re.compile(
+    r"(?P<sign>[-+−]?)(?P<whole>\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.(?P<part>\d+))?(?:[eE](?P<exponent>[-+]?\d{1,3}))?"
+    r"\s?(?P<suffix>[kKMBT%]?)"
+)
+MAX_DIGITS = 60  # longer texts are not numbers that somebody published
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Every number from `low` up to `high`; `high` itself belongs to it where it is closed."""
+
+    low: Fraction
+    high: Fraction
+    closed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.low > self.high or (self.low == self.high and not self.closed):
+            raise ValueError(f"an interval runs upwards, not from {self.low} to {self.high}")
+
+    @property
+    def middle(self) -> Fraction:
+        """Half way between the ends."""
+        return (self.low + self.high) / 2
+
+    @property
+    def is_point(self) -> bool:
+        """Whether one number alone is meant."""
+        return self.low == self.high
+
+
+def exact(value: int | float | Fraction) -> Interval:
+    """The one number `value`, which is finite."""
+    return Interval(Fraction(value), Fraction(value))
+
+
+def read_number(text: str, digits: Digits) -> Interval:
+    """The interval that `text` stands for, such as 535.3B, 390,251, 0.003291, 5e24 or 1%.
+
+    ValueError where it is no number.
+    """
+    match = NUMBER.fullmatch(text.strip())
+    if match is None or len(text) > MAX_DIGITS:
+        raise ValueError(f"{text[:MAX_DIGITS]!r} is no number such as 535.3B, 390,251, 0.003291, 5e24 or 1%")
+    part = match["part"] or ""
+    mantissa = int(re.sub(r"[,_]", "", match["whole"]) + part)
+    power = int(match["exponent"] or 0) + SUFFIXES[match["suffix"]] - len(part)
+    if digits in ("approximate", "reconstructed"):  # trailing zeros of an integer do not count as digits
+        while mantissa and mantissa % 10 == 0 and (power >= 0 or digits == "reconstructed"):
+            mantissa, power = mantissa // 10, power + 1
+    unit = Fraction(10) ** power
+    value = -mantissa * unit if match["sign"] in ("-", "−") else mantissa * unit
+    if digits == "exact":
+        return exact(value)
+    if digits == "approximate":
+        return Interval(value - unit, value + unit)
+    return Interval(value - unit / 2, value + unit / 2, closed=False)
+
+
+def between(low: str, high: str) -> Interval:
+    """A range as its author gave it, both ends included."""
+    return Interval(read_number(low, "exact").low, read_number(high, "exact").high)
+
+
+def intersection(first: Interval, second: Interval) -> Interval | None:
+    """The values that both allow; None where they contradict each other."""
+    low = max(first.low, second.low)
+    high = min(first.high, second.high)
+    closed = all(one.closed for one in (first, second) if one.high == high)
+    return Interval(low, high, closed) if low < high or (low == high and closed) else None
+
+
+def overlap(first: Interval, second: Interval) -> bool:
+    """Whether one value can be meant by both."""
+    return intersection(first, second) is not None
+
+
+def image(function: Callable[..., Any], *arguments: Interval) -> Interval:
+    """The values of a function over intervals, where it is monotone in each argument: its extremes at their corners.
+
+    Integers and fractions stay exact; a float64 result is widened by four units in the last place each side, more than
+    a product of a few powers errs by.
+    """
+    corners = [function(*corner) for corner in product(*({one.low, one.high} for one in arguments))]
+    return Interval(min(_outward(value, -math.inf) for value in corners), max(_outward(v, math.inf) for v in corners))
+
+
+def relative_difference(value: Interval, reference: Interval) -> float | None:
+    """(value − reference) / reference of the middles; None where the reference is zero."""
+    return float((value.middle - reference.middle) / reference.middle) if reference.middle else None
+
+
+def shown(interval: Interval) -> str:
+    """For a reader: an integer in full, another exact number in its shortest decimal, else both ends in six digits."""
+    if interval.is_point:
+        return shown_number(interval.low)
+    low, high = (shown_number(end, significant=6) for end in (interval.low, interval.high))
+    return low if low == high else f"{low} to {high}"
+
+
+def shown_number(value: Fraction, significant: int | None = None) -> str:
+    """An integer below 10^16 in full with separators; otherwise float64's shortest decimal, or so many digits of it."""
+    if value.denominator == 1 and abs(value) < 10**16:
+        return f"{value.numerator:,}"
+    return f"{float(value):.{significant}g}" if significant else repr(float(value))
+
+
+def _outward(value: Any, towards: float) -> Fraction:
+    if isinstance(value, float):
+        for _ in range(4):
+            value = math.nextafter(value, towards)
+    return Fraction(value)

@@ -1,0 +1,146 @@
+"""The vocabulary: what a number is a number of. One row a quantity; relations, tables and claims use these names only.
+
+A record may declare quantities of its own in its claims.json; those have no relations, only agreement between claims.
+
+`effect` says what a contradiction would change: 0 what was trained and whether the forecast speaks of it, 1 the recipe,
+2 the data behind it, 3 how it was run and told. A contradiction of effect 0 moves a headline.
+
+`conventions` are ways of counting that the public mixes, the default first; a claim that does not name its convention
+is compared with all of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.errors import RecordError
+
+# Keys of a scope that only narrow down what is spoken of: a step of a run has the run's batch size. The other keys say
+# *which* rung, store or chain; two of those share nothing.
+REFINING = ("step", "phase", "segment", "cell")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a claim may be about. `unit` is "name" where values are words, which are equal or not."""
+
+    name: str
+    label: str
+    unit: str
+    effect: int
+    conventions: tuple[str, ...] = ()
+
+    @property
+    def is_name(self) -> bool:
+        """Whether its values are words."""
+        return self.unit == "name"
+
+
+HEADLINE = 0
+
+_ROWS = (
+    # What was trained, how long, on what.
+    Quantity("parameters.total", "total parameters", "parameters", 0, ("all stored arrays", "matrices only")),
+    Quantity("parameters.active", "active parameters", "parameters", 0),
+    Quantity("training.tokens", "training tokens", "tokens", 0),
+    Quantity("training.steps", "optimizer steps", "steps", 0, ("completed steps", "zero-based log step")),
+    Quantity("training.batch_size", "batch size", "sequences", 0),
+    Quantity("training.tokens_per_step", "tokens per step", "tokens", 0),
+    Quantity("training.tokens_per_active_parameter", "tokens per active parameter", "ratio", 0),
+    Quantity("training.flops", "training FLOPs", "FLOPs", 0, ("with the LM head", "without the LM head")),
+    Quantity("hardware.gpus", "GPUs", "GPUs", 0),
+    Quantity("forecast.loss", "forecast of the final loss", "nats/token", 0),
+    Quantity("forecast.one_mixture", "one mixture for the fitted rungs and the forecast run", "name", 0),
+    Quantity("forecast.one_store", "one token store for the fitted rungs and the forecast run", "name", 0),
+    Quantity(
+        "ladder.compute_share",
+        "the ladder's share of compute",
+        "fraction",
+        0,
+        ("with the LM head", "without the LM head"),
+    ),
+    # The recipe.
+    Quantity("shape.layers", "layers", "count", 1),
+    Quantity("shape.hidden_dim", "hidden width", "count", 1),
+    Quantity("shape.heads", "attention heads", "count", 1),
+    Quantity("shape.head_dim", "head width", "count", 1),
+    Quantity("shape.kv_heads", "stored KV heads", "count", 1),
+    Quantity("shape.local_kv_heads", "local KV heads", "count", 1),
+    Quantity("shape.global_kv_heads", "global KV heads", "count", 1),
+    Quantity("shape.experts", "routed experts", "count", 1),
+    Quantity("shape.experts_per_token", "experts per token", "count", 1),
+    Quantity("shape.shared_experts", "shared experts", "count", 1),
+    Quantity("shape.shared_width", "shared expert width", "count", 1),
+    Quantity("shape.expert_width", "expert width", "count", 1),
+    Quantity("shape.latent_dim", "latent width", "count", 1),
+    Quantity("shape.vocabulary", "vocabulary", "tokens", 1),
+    Quantity("shape.sequence_length", "sequence length", "tokens", 1),
+    Quantity("shape.sliding_window", "sliding window", "tokens", 1),
+    Quantity("shape.global_every", "layers from one global layer to the next", "count", 1),
+    Quantity("shape.initializer_std", "initializer standard deviation", "", 1),
+    Quantity("shape.shared_share", "share of active expert weights in shared experts", "fraction", 1),
+    Quantity("optimizer.muonh_learning_rate", "MuonH peak learning rate", "", 1),
+    Quantity("optimizer.adam_learning_rate", "Adam peak learning rate", "", 1),
+    Quantity("optimizer.beta1", "beta1", "", 1),
+    Quantity("optimizer.beta2", "beta2", "", 1),
+    Quantity("optimizer.epsilon", "epsilon", "", 1),
+    Quantity("optimizer.warmup_fraction", "warm-up", "fraction", 1),
+    Quantity("optimizer.min_learning_rate_ratio", "floor of the learning rate", "fraction", 1),
+    Quantity("optimizer.schedule", "learning rate schedule", "name", 1),
+    Quantity("optimizer.weight_decay", "weight decay", "", 1),
+    Quantity("optimizer.gate_router_weight_decay", "weight decay of gates and routers", "", 1),
+    Quantity("training.z_loss_weight", "z-loss weight", "", 1),
+    Quantity("training.phase_fraction", "share of the phase", "fraction", 1),
+    Quantity("training.phase_start", "first step of the phase", "steps", 1),
+    Quantity("training.phase_tokens", "tokens of the phase", "tokens", 1),
+    Quantity("transport.kind", "expert transport", "name", 1),
+    Quantity("transport.sender_factor", "sender capacity factor", "ratio", 1),
+    Quantity("transport.receiver_factor", "receiver capacity factor", "ratio", 1),
+    Quantity("mixture.half_l1", "half-L1 distance of the ladder's mixture from the run's", "probability mass", 0),
+    Quantity(
+        "mixture.max_exposure",
+        "exposure of the most repeated cell",
+        "epochs",
+        1,
+        (
+            "by weights over the horizon",
+            "by integer block counts",
+            "by weights over the run's own phases",
+        ),
+    ),
+    Quantity("mixture.zero_quota_cells", "cells of positive weight without a sequence in a block", "cells", 1),
+    Quantity("mixture.simulated_epoching", "simulated epoching", "name", 1),
+    # The data behind it.
+    Quantity("data.store", "token store", "name", 2),
+    Quantity("data.store_tokens", "tokens of the store", "tokens", 2),
+    Quantity("data.raw_tokens", "raw pool", "tokens", 2),
+    Quantity("data.removed_tokens", "removed from the raw pool", "tokens", 2),
+    Quantity("data.deduplicated_tokens", "removed by deduplication", "tokens", 2),
+    Quantity("data.decontaminated_tokens", "removed by decontamination", "tokens", 2),
+    Quantity("data.kept_tokens", "final pool", "tokens", 2),
+    # How it was run and told.
+    Quantity("hardware.racks", "racks", "racks", 3),
+    Quantity("hardware.nodes_per_rack", "nodes used per rack", "nodes", 3),
+    Quantity("hardware.gpus_per_node", "GPUs per node", "GPUs", 3),
+    Quantity("hardware.peak_flops", "peak of one GPU", "FLOP/s", 3),
+    Quantity("throughput.tokens_per_second", "throughput", "tokens/s", 3),
+    Quantity("throughput.mfu", "model FLOPs utilisation", "fraction", 3),
+    Quantity("progress.tokens", "tokens trained", "tokens", 3),
+    Quantity(
+        "progress.fraction", "progress", "fraction", 3, ("of the planned steps", "of the planned tokens as printed")
+    ),
+    Quantity("ladder.stop_fraction", "where the rung stopped", "fraction", 3),
+)
+
+QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
+
+
+def find_quantity(name: str, known: Mapping[str, Quantity], where: str) -> Quantity:
+    """The quantity of that name, or a RecordError that says where it stood and offers the nearest."""
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else 'declare it under "quantities", or use a name that is known.'
+    raise RecordError(f"{where}: unknown quantity {name!r}; {hint}")
