@@ -61,6 +61,7 @@ _ROWS = (
         0,
         ("with the LM head", "without the LM head"),
     ),
+    Quantity("evaluation.dropless_macro_loss", "dropless Paloma macro loss", "nats/token", 0),
     # The recipe.
     Quantity("shape.layers", "layers", "count", 1),
     Quantity("shape.hidden_dim", "hidden width", "count", 1),
@@ -80,6 +81,9 @@ _ROWS = (
     Quantity("shape.sliding_window", "sliding window", "tokens", 1),
     Quantity("shape.global_every", "layers from one global layer to the next", "count", 1),
     Quantity("shape.initializer_std", "initializer standard deviation", "", 1),
+    Quantity(
+        "shape.flops_per_token", "training FLOPs per token", "FLOPs", 1, ("with the LM head", "without the LM head")
+    ),
     Quantity("shape.shared_share", "share of active expert weights in shared experts", "fraction", 1),
     Quantity("optimizer.muonh_learning_rate", "MuonH peak learning rate", "", 1),
     Quantity("optimizer.adam_learning_rate", "Adam peak learning rate", "", 1),

@@ -1,0 +1,191 @@
+"""Claims × relations → findings, and what could not be checked. A pure function of the record and its ledger.
+
+For each quantity and scope, what is published is held against the rest and against what the relations derive. Numbers
+that some one value satisfies agree; the cluster of the best source is the reference, every other one contradicts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from audits.claims import Claim, Explanation, Ledger, Scope, freeze_scope
+from audits.computed import computed, presupposed
+from audits.derive import Pool, Statement, derive, missing_inputs, preference, read_back
+from audits.findings import Finding, Unverifiable, Value
+from audits.intervals import Interval, intersection, shown
+from audits.quantities import Quantity
+from audits.relations import RELATIONS, Derived, Relation
+from audits.tables import table_claims
+from repro.record.facts import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What an audit found. `checked` counts the relations that were evaluated, and in how many scopes."""
+
+    record: Record
+    ledger: Ledger
+    findings: tuple[Finding, ...]
+    unverifiable: tuple[Unverifiable, ...]
+    relations_checked: int
+    scopes_checked: int
+
+
+def audit_record(record: Record, ledger: Ledger) -> Audit:
+    """Hold every claim of the ledger and the record's tables against each other and against the relations."""
+    pool = Pool(ledger.quantities)
+    pool.add(ledger.claims)
+    pool.add(table_claims(record))
+    pool.add(presupposed(record))
+    from_tables = computed(record)
+    pool.add(from_tables)
+    evaluated = derive(pool)
+    findings = [
+        found
+        for name, scope in _groups(pool)
+        if (found := _examine(ledger.quantities[name], scope, pool, ledger.explanations)) is not None
+    ]
+    return Audit(
+        record=record,
+        ledger=ledger,
+        findings=tuple(sorted(findings, key=Finding.order)),
+        unverifiable=(*_unlocked(record), *_unchecked(ledger.claims, pool)),
+        relations_checked=len(evaluated) + len({one.relation for one in from_tables}),
+        scopes_checked=sum(map(len, evaluated.values())) + len({(one.relation, one.scope) for one in from_tables}),
+    )
+
+
+def _groups(pool: Pool) -> list[tuple[str, Scope]]:
+    """Every quantity and scope that something is said of, in a fixed order."""
+    return sorted({(name, one.scope) for name, statements in pool.by_quantity.items() for one in statements})
+
+
+def _examine(quantity: Quantity, scope: Scope, pool: Pool, explanations: Sequence[Explanation]) -> Finding | None:
+    """One finding about the quantity in this scope, or None where all that is said of it can be right together."""
+    said = sorted((one for one in pool.by_quantity[quantity.name] if one.scope == scope), key=preference)
+    alternatives = [one for one in said if isinstance(one, Derived) and one.alternative]
+    firm = [one for one in said if one not in alternatives]
+    ranked: list[tuple[bool, Value]] = []  # whether the value's convention is without contradiction, the value
+    by_convention = _by_convention(quantity, firm)
+    for convention, members in by_convention.items():
+        clusters = _clusters(members)
+        default = convention == next(iter(by_convention))
+        for number, cluster in enumerate(clusters):
+            value = Value(statements=tuple(cluster), reference=number == 0)
+            if number > 0:
+                value = replace(value, why=_follows(value, alternatives))
+            elif not default:
+                value = _other_convention(value, convention, by_convention, quantity)
+            ranked.append((len(clusters) == 1, value))
+    ranked = [(calm, value) for calm, value in ranked if value.reference or value.published]
+    ranked.sort(key=lambda one: (bool(one[1].why), not one[1].reference, one[0]))
+    values = [value for _, value in ranked]
+    contradictions = [value for value in values if not value.reference or value.why]
+    if not contradictions:
+        return None
+    explanation = next(
+        (one for one in explanations if one.quantity == quantity.name and freeze_scope(one.scope) == scope), None
+    )
+    implied = tuple(line for relation in RELATIONS for line in _implied(relation, values, quantity, pool))
+    return Finding(quantity=quantity, scope=scope, values=tuple(values), explanation=explanation, implied=implied)
+
+
+def _by_convention(quantity: Quantity, said: Sequence[Statement]) -> dict[str, list[Statement]]:
+    """What is said in each convention, the default first. A claim that names none goes to the first it agrees with."""
+    named = {name: [one for one in said if one.convention == name] for name in quantity.conventions or ("",)}
+    default = next(iter(named))
+    for one in said:
+        if quantity.conventions and not one.convention:
+            agreeing = (name for name, members in named.items() if members and _agree(one, members[0]))
+            named[next(agreeing, default)].append(one)
+    return {name: sorted(members, key=preference) for name, members in named.items() if members}
+
+
+def _clusters(said: Sequence[Statement]) -> list[list[Statement]]:
+    """Statements that some one value satisfies, each put to the first cluster it fits; the best statement opens one."""
+    clusters: list[tuple[Interval | str, list[Statement]]] = []
+    for one in said:
+        for place, (common, members) in enumerate(clusters):
+            shared = _common(common, one.value)
+            if shared is not None:
+                members.append(one)
+                clusters[place] = (shared, members)
+                break
+        else:
+            clusters.append((one.value, [one]))
+    return [members for _, members in clusters]
+
+
+def _common(first: Interval | str, second: Interval | str) -> Interval | str | None:
+    if isinstance(first, Interval) and isinstance(second, Interval):
+        return intersection(first, second)
+    return first if first == second else None
+
+
+def _agree(first: Statement, second: Statement) -> bool:
+    return _common(first.value, second.value) is not None
+
+
+def _follows(value: Value, alternatives: Iterable[Derived]) -> str:
+    """Why an odd value is no contradiction of its own: it follows from an input that another finding is about."""
+    for other in alternatives:
+        if all(_agree(one, other) for one in value.statements):
+            return f"{value.best.printed} follows from {other.alternative}: {other.arithmetic}."
+    return ""
+
+
+def _other_convention(
+    value: Value, convention: str, by_convention: dict[str, list[Statement]], quantity: Quantity
+) -> Value:
+    """Mark claims that agree with a convention they do not name, and not with the default one."""
+    reference = next(iter(by_convention.values()))[0]
+    silent = [one for one in value.published if not one.convention and not _agree(one, reference)]
+    if not silent:
+        return value
+    why = f"{silent[0].printed} is {quantity.label} counted {convention!r}, which the claim does not say."
+    rest = [one for one in value.statements if one not in silent]
+    return Value(statements=(*silent, *rest), reference=True, why=why)
+
+
+def _implied(relation: Relation, values: Sequence[Value], quantity: Quantity, pool: Pool) -> list[str]:
+    """What each contradicting value would mean for another quantity, by the relation read backwards."""
+    if relation.output != quantity.name or relation.read_back is None:
+        return []
+    lines = []
+    for value in values:
+        claim = next((one for one in value.published if isinstance(one.value, Interval)), None)
+        back = read_back(relation, claim, pool) if claim is not None and not value.why else None
+        if claim is not None and back is not None:
+            label = pool.quantities[relation.implied].label
+            lines.append(f"{claim.printed} implies {shown(back)} {label} ({relation.name}).")
+    return lines if len(lines) > 1 else []
+
+
+def _unlocked(record: Record) -> list[Unverifiable]:
+    if record.lock is not None:
+        return []
+    return [
+        Unverifiable(subject="record", quantity="", reason="it was never locked, so nothing vouches for its bytes.")
+    ]
+
+
+def _unchecked(claims: Sequence[Claim], pool: Pool) -> list[Unverifiable]:
+    """Claims that nothing else speaks of in their scope, and what a relation would have needed to check them."""
+    rows = []
+    for claim in claims:
+        others = [
+            one
+            for one in pool.by_quantity[claim.quantity]
+            if one.scope == claim.scope and one is not claim and not (isinstance(one, Derived) and one.alternative)
+        ]
+        if others:
+            continue
+        lacking = [
+            f"{relation.name}: the record gives no {' and no '.join(missing)}"
+            for relation in RELATIONS
+            if relation.output == claim.quantity and (missing := missing_inputs(relation, claim.scope, pool))
+        ]
+        reason = "; ".join(lacking) or "no second source states it, and no relation speaks of it."
+        rows.append(Unverifiable(subject=claim.id, quantity=claim.quantity, reason=reason))
+    return rows

@@ -1,0 +1,195 @@
+"""Claims × relations → what must hold: each relation evaluated in every scope where its inputs are known.
+
+For an input the record's best value is taken: the one that speaks most narrowly of the scope, then the best source,
+then an exact number before a printed one, then the later date. Scopes narrow down: a moment of a run has the run's
+batch size, but one rung has nothing of another (`quantities.REFINING`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from audits.claims import Claim, Scope
+from audits.intervals import Interval, exact, overlap, shown
+from audits.quantities import REFINING, Quantity
+from audits.relations import RELATIONS, STEP, Derived, Relation
+
+Statement = Claim | Derived
+
+
+@dataclass
+class Pool:
+    """All statements by quantity, growing while relations are evaluated."""
+
+    quantities: Mapping[str, Quantity]
+    by_quantity: dict[str, list[Statement]] = field(default_factory=dict)
+
+    def add(self, statements: Iterable[Statement]) -> None:
+        """Put statements in, each under its quantity."""
+        for statement in statements:
+            self.by_quantity.setdefault(statement.quantity, []).append(statement)
+
+    def about(self, quantity: str, scope: Scope, convention: str = "") -> list[Statement]:
+        """What speaks of the quantity in this scope or a wider one, in the convention (default: the first), best first.
+
+        Alternatives come last.
+        """
+        first = next(iter(self.quantities[quantity].conventions), "")
+        wanted = {convention} if convention else {"", first}
+        found = [
+            one
+            for one in self.by_quantity.get(quantity, ())
+            if isinstance(one.value, Interval) and one.convention in wanted and covers(one.scope, scope)
+        ]
+        return sorted(found, key=preference)
+
+
+def identity(scope: Scope) -> Scope:
+    """The part of a scope that says which thing is meant."""
+    return tuple(pair for pair in scope if pair[0] not in REFINING)
+
+
+def covers(wider: Scope, scope: Scope) -> bool:
+    """Whether what holds in `wider` holds in `scope`: the same thing, and no narrower a part of it."""
+    return identity(wider) == identity(scope) and set(wider) <= set(scope)
+
+
+def preference(statement: Statement) -> tuple[object, ...]:
+    """Sorts the best statement of one quantity first."""
+    published = isinstance(statement, Claim)
+    point = isinstance(statement.value, Interval) and statement.value.is_point
+    return (
+        isinstance(statement, Derived) and bool(statement.alternative),
+        -len(statement.scope),
+        statement.source.rank if isinstance(statement, Claim) else statement.rank,
+        not point,
+        not published,
+        _descending(statement.date.last) if isinstance(statement, Claim) else (),
+        statement.id if isinstance(statement, Claim) else statement.relation,
+    )
+
+
+def derive(pool: Pool, relations: Sequence[Relation] = RELATIONS) -> dict[tuple[str, str], set[Scope]]:
+    """Evaluate the relations in order and add what they give to the pool.
+
+    Returns, for each (quantity, relation) the scopes in which it could be evaluated.
+    """
+    evaluated: dict[tuple[str, str], set[Scope]] = {}
+    for relation in relations:
+        for scope in _scopes(relation, pool):
+            results = _evaluate(relation, scope, pool)
+            if results:
+                evaluated.setdefault((relation.output, relation.name), set()).add(scope)
+            pool.add(results)
+    return evaluated
+
+
+def read_back(relation: Relation, claim: Claim, pool: Pool) -> Interval | None:
+    """What the relation's implied input would have to be for the claim to be right; None where an input is missing."""
+    if relation.read_back is None or not isinstance(claim.value, Interval):
+        return None
+    others = [name for name in relation.inputs if name != relation.implied]
+    inputs = [_best(relation, name, claim.scope, pool) for name in others]
+    values = [one.value for one in inputs if one is not None and isinstance(one.value, Interval)]
+    return relation.read_back(claim.value, *values) if len(values) == len(others) else None
+
+
+def missing_inputs(relation: Relation, scope: Scope, pool: Pool) -> list[str]:
+    """Inputs that no statement of the record gives in this scope."""
+    return [
+        name
+        for name in relation.inputs
+        if (name == STEP and _step(scope) is None) or (name != STEP and _best(relation, name, scope, pool) is None)
+    ]
+
+
+def _scopes(relation: Relation, pool: Pool) -> list[Scope]:
+    """Where a relation may be evaluated: wherever something is said of its output or of one of its inputs."""
+    names = (relation.output, *relation.inputs)
+    return sorted({one.scope for name in names for one in pool.by_quantity.get(name, ())})
+
+
+def _evaluate(relation: Relation, scope: Scope, pool: Pool) -> list[Derived]:
+    """The derived value, and its alternatives; empty where an input is missing, or all of them hold more widely."""
+    best: list[Statement | Interval] = []
+    for name in relation.inputs:
+        value = _step(scope) if name == STEP else _best(relation, name, scope, pool)
+        if value is None:
+            return []
+        best.append(value)
+    claimed = any(one.scope == scope for one in pool.by_quantity.get(relation.output, ()))
+    if not claimed and not any(getattr(one, "scope", scope) == scope for one in best):
+        return []
+    results = [_derived(relation, scope, best, alternative="")]
+    for place, name in enumerate(relation.inputs):
+        for other in _contradicted(relation, name, scope, best[place], pool):
+            inputs = [*best[:place], other, *best[place + 1 :]]
+            results.append(_derived(relation, scope, inputs, alternative=_named(other)))
+    return results
+
+
+def _best(relation: Relation, name: str, scope: Scope, pool: Pool) -> Statement | None:
+    found = pool.about(name, scope, relation.input_conventions.get(name, ""))
+    if name in relation.as_printed:
+        found = [one for one in found if isinstance(one, Claim) and one.digits == "printed"]
+    found = [one for one in found if not (isinstance(one, Derived) and one.alternative)]
+    return found[0] if found else None
+
+
+def _contradicted(
+    relation: Relation, name: str, scope: Scope, best: Statement | Interval, pool: Pool
+) -> list[Statement]:
+    """Other values of an input that contradict the best one, each once."""
+    if isinstance(best, Interval) or name in relation.as_printed:
+        return []
+    assert isinstance(best.value, Interval)
+    others: list[Statement] = []
+    for one in pool.about(name, scope, relation.input_conventions.get(name, "")):
+        known = [best, *others]
+        if all(isinstance(k.value, Interval) and not overlap(one.value, k.value) for k in known):  # type: ignore[arg-type]
+            others.append(one)
+    return others
+
+
+def _derived(relation: Relation, scope: Scope, inputs: list[Statement | Interval], alternative: str) -> Derived:
+    values = [_number(relation, name, one) for name, one in zip(relation.inputs, inputs, strict=True)]
+    value = relation.function(*values)
+    statements = [one for one in inputs if not isinstance(one, Interval)]
+    return Derived(
+        quantity=relation.output,
+        scope=scope,
+        convention=relation.convention,
+        value=value,
+        printed=shown(value),
+        relation=relation.name,
+        source=relation.source,
+        arithmetic=f"{relation.name}: {', '.join(shown(one) for one in values)} → {shown(value)}",
+        inputs=tuple(_named(one) for one in statements),
+        rank=max((one.source.rank if isinstance(one, Claim) else one.rank for one in statements), default=0),
+        alternative=alternative,
+    )
+
+
+def _number(relation: Relation, name: str, one: Statement | Interval) -> Interval:
+    if isinstance(one, Interval):
+        return one
+    assert isinstance(one.value, Interval)
+    return exact(one.value.middle) if name in relation.as_printed else one.value
+
+
+def _named(one: Statement | Interval) -> str:
+    if isinstance(one, Claim):
+        return one.id
+    assert isinstance(one, Derived)
+    return one.alternative or one.relation
+
+
+def _step(scope: Scope) -> Interval | None:
+    """A moment's completed steps: its log step s or s + 1, since a text rarely says which it counts."""
+    step = dict(scope).get("step", "")
+    return Interval(exact(int(step)).low, exact(int(step) + 1).high) if step.isdecimal() else None
+
+
+def _descending(text: str) -> tuple[int, ...]:
+    return tuple(-ord(letter) for letter in text)

@@ -1,0 +1,160 @@
+"""Findings: what a contradiction is called, how grave it is, what it says, and what to check next. Declared once.
+
+    error      a contradiction that nothing in the record explains, of a quantity that moves a headline
+    warning    any other contradiction that the record explains in part or not at all
+    explained  a contradiction that the record itself accounts for
+    note       no contradiction of its own: another convention of counting, or what follows from another finding
+
+A number whose digits had to be reconstructed can hide a finding, but never makes an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from audits.claims import RANKS, Claim, Explanation, Scope
+from audits.derive import Statement
+from audits.intervals import Interval, relative_difference
+from audits.quantities import HEADLINE, Quantity
+from audits.relations import Derived
+
+Severity = Literal["error", "warning", "explained", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "explained", "note")  # the gravest first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """Statements that can all be right together."""
+
+    statements: tuple[Statement, ...]  # the best first
+    reference: bool = False
+    why: str = ""  # for a value that is no contradiction of its own: what it follows from, or how it counts
+
+    @property
+    def best(self) -> Statement:
+        """The statement whose digits stand for all."""
+        return self.statements[0]
+
+    @property
+    def published(self) -> tuple[Claim, ...]:
+        """The claims among them."""
+        return tuple(one for one in self.statements if isinstance(one, Claim))
+
+    @property
+    def reconstructed(self) -> bool:
+        """Whether nothing firmer than reconstructed digits says so."""
+        return all(isinstance(one, Claim) and one.digits == "reconstructed" for one in self.statements)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A contradiction, or a note, about one quantity in one scope. `values` has the reference first."""
+
+    quantity: Quantity
+    scope: Scope
+    values: tuple[Value, ...]
+    explanation: Explanation | None = None
+    implied: tuple[str, ...] = ()  # what each value would mean for another quantity
+
+    @property
+    def id(self) -> str:
+        """Stays the same from audit to audit: the quantity, and the scope where it is not the run itself."""
+        scope = ",".join(f"{key}={value}" for key, value in self.scope)
+        return f"{self.quantity.name}@{scope}" if scope else self.quantity.name
+
+    @property
+    def odd(self) -> tuple[Value, ...]:
+        """The values that contradict the reference; for a note, those that only seem to."""
+        real = tuple(value for value in self.values if not value.reference and not value.why)
+        return real or tuple(value for value in self.values if value.why)
+
+    @property
+    def severity(self) -> Severity:
+        """By the rules on top of this file."""
+        if all(value.why for value in self.odd):
+            return "note"
+        if self.explanation is not None:
+            return "explained" if self.explanation.degree == "full" else "warning"
+        firm = any(not value.reconstructed for value in self.odd) and not self.values[0].reconstructed
+        return "error" if self.quantity.effect == HEADLINE and firm else "warning"
+
+    @property
+    def title(self) -> str:
+        """The quantity, and the two sides as printed."""
+        sides = " and ".join(value.best.printed for value in self.odd)
+        return f"{self.quantity.label}{_of(self.scope)}: {sides} against {self.values[0].best.printed}"
+
+    @property
+    def difference(self) -> float | None:
+        """Of the farthest odd value from the reference, relative to the reference; None between names."""
+        reference = self.values[0].best.value
+        apart = [
+            relative_difference(value.best.value, reference)
+            for value in self.odd
+            if isinstance(value.best.value, Interval) and isinstance(reference, Interval)
+        ]
+        known = [one for one in apart if one is not None]
+        return max(known, key=abs) if known else None
+
+    @property
+    def derived(self) -> tuple[Derived, ...]:
+        """The arithmetic that was held against the claims."""
+        return tuple(one for value in self.values for one in value.statements if isinstance(one, Derived))
+
+    @property
+    def text(self) -> str:
+        """What speaks for each side, in sentences."""
+        parts = [value.why for value in self.values if value.why]
+        if self.explanation is not None:
+            whole = "The record explains it" if self.explanation.degree == "full" else "The record explains it in part"
+            parts.append(f"{whole}: {self.explanation.text}")
+        elif self.severity != "note":
+            parts.append("Nothing in the record explains it.")
+        return " ".join((*parts, *self.implied))
+
+    @property
+    def advice(self) -> str:
+        """What to check next."""
+        reference = self.values[0].best
+        if self.severity == "note":
+            return "Name the convention, or the superseded input, wherever the number is repeated."
+        use = f"Until it is settled, use {reference.printed} ({_authority(reference)})."
+        if self.severity == "explained":
+            return f"Say which of them is meant wherever the number is repeated. {use}"
+        sources = _several(sorted({claim.source.citation for value in self.odd for claim in value.published}))
+        if isinstance(reference, Derived):
+            check = (
+                f"Repeat the arithmetic from {_several(list(reference.inputs))}, then ask to have {sources} corrected."
+            )
+        else:
+            check = f"Compare {sources} with {reference.source.citation}, and ask which holds."
+        return f"{check} {use}"
+
+    def order(self) -> tuple[Any, ...]:
+        """Sorts by what changes a reader's conclusion: notes last, then the quantity, then how far apart the sides are."""
+        apart = abs(self.difference) if self.difference is not None else 1.0  # two names are wholly apart
+        return (self.severity == "note", self.quantity.effect, -apart, self.id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unverifiable:
+    """Something that could not be checked, and why."""
+
+    subject: str  # id of a claim, or a part of the record
+    quantity: str
+    reason: str
+
+
+def _of(scope: Scope) -> str:
+    return f" of {', '.join(f'{key} {value}' for key, value in scope)}" if scope else ""
+
+
+def _authority(statement: Statement) -> str:
+    if isinstance(statement, Derived):
+        return f"derived: {statement.relation}"
+    return f"{RANKS[statement.source.rank]}: {statement.source.citation}"
+
+
+def _several(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)
