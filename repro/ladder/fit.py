@@ -31,14 +31,14 @@ class Law:
 
     fraction: float  # of each run's planned steps
     rungs: Mapping[str, RungPoint]
-    A: float  # of loss = asymptote + A · flops^-alpha
+    coefficient: float  # A
     alpha: float
     target_flops: float  # spent up to the mark
     prediction: float  # the target's loss, nats a token
 
     def loss_at(self, flops: float, asymptote: float) -> float:
         """The law's loss at a compute, nats a token."""
-        return asymptote + self.A * flops**-self.alpha
+        return asymptote + self.coefficient * flops**-self.alpha
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +82,14 @@ class Fit:
                         name: {**point._asdict(), "status": "extrapolated" if point.step is None else "observed"}
                         for name, point in law.rungs.items()
                     },
-                    "A": law.A,
+                    "A": law.coefficient,
                     "alpha": law.alpha,
                     "target_flops": law.target_flops,
                     "prediction": law.prediction,
                 }
                 for law in self.points
             ],
-            "final": {"prediction": final.prediction, "A": final.A, "alpha": final.alpha},
+            "final": {"prediction": final.prediction, "A": final.coefficient, "alpha": final.alpha},
         }
 
     def _procedure(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _fit_law(fraction: float, rungs: Mapping[str, RungPoint], target_flops: floa
     return Law(
         fraction=fraction,
         rungs=rungs,
-        A=coefficient,
+        coefficient=coefficient,
         alpha=alpha,
         target_flops=target_flops,
         prediction=prediction,
