@@ -4,7 +4,8 @@
 
 A claim states `value` (digits as published, see `intervals`), `between` (two ends), or `name` (words, in the spelling
 by which they are compared). Its scope says what it speaks of: {} is the run that the record is about, one rung of its
-ladder is {"rung": …}, {"step": …} one moment. Explanations are places where the record itself accounts for a contradiction.
+ladder is {"rung": …}, {"step": …} one moment. Explanations are places
+where the record itself accounts for a contradiction.
 
 Comes in: the bytes of claims.json. Goes out: frozen values, or a RecordError that names the claim and the field.
 """

@@ -125,14 +125,14 @@ class Finding:
         sources = _several(sorted({claim.source.citation for value in self.odd for claim in value.published}))
         if isinstance(reference, Derived):
             check = (
-                f"Repeat the arithmetic from {_several(list(reference.inputs))}, then ask to have {sources} corrected."
+                f"Repeat the arithmetic from {_several(list(reference.inputs))}, then ask for {sources} to be mended."
             )
         else:
             check = f"Compare {sources} with {reference.source.citation}, and ask which holds."
         return f"{check} {use}"
 
     def order(self) -> tuple[Any, ...]:
-        """Sorts by what changes a reader's conclusion: notes last, then the quantity, then how far apart the sides are."""
+        """Sorts by what changes a conclusion: notes last, then the quantity, then how far apart the sides are."""
         apart = abs(self.difference) if self.difference is not None else 1.0  # two names are wholly apart
         return (self.severity == "note", self.quantity.effect, -apart, self.id)
 

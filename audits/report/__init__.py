@@ -1,0 +1,1 @@
+"""The audit's report: one document, written as JSON, HTML and Markdown."""

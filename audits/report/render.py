@@ -1,0 +1,65 @@
+"""The report's document → HTML that stands alone, and Markdown. Templates escape everything that came from a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from audits.report.document import Json
+
+MARKDOWN_SPECIAL = "\\`*_{}[]<>#|~"
+
+
+class Figure(NamedTuple):
+    """A drawing of ours, put into the page as it is. `svg` never holds text of a record that was not escaped."""
+
+    svg: str
+    caption: str
+
+
+def as_html(document: Json, figures: tuple[Figure, ...] = ()) -> str:
+    """One page without scripts and without anything to load."""
+    drawn = [{"svg": Markup(figure.svg), "caption": figure.caption} for figure in figures]  # noqa: S704  our own drawing
+    return _environment().get_template("report.html.jinja").render(report=document, figures=drawn)
+
+
+def as_markdown(document: Json) -> str:
+    """The same for a terminal, an issue or a pull request."""
+    return _environment().get_template("report.md.jinja").render(report=document)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("audits.report"),
+        autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"percent": _percent, "number": _number, "plain": _plain, "scope": _scope}
+    return environment
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.3%}" if abs(value) < 0.1 else f"{value:+.1%}"
+
+
+def _number(value: float | int | None) -> str:
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) < 10**16 else f"{value:.6g}"
+    return "" if value is None else f"{value:.10g}"
+
+
+def _plain(text: Any) -> str:
+    """Text of a record inside Markdown: one line, in which nothing is markup."""
+    return "".join(f"\\{letter}" if letter in MARKDOWN_SPECIAL else letter for letter in " ".join(str(text).split()))
+
+
+def _scope(scope: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in scope.items())

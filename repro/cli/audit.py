@@ -1,0 +1,113 @@
+"""`marin-repro audit`: hold the record's claims against each other, and write the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from audits.report.render import Figure
+    from repro.record.facts import Record
+
+DEFAULT_OUT = Path("audit")
+REPORTS = ("report.html", "report.md", "report.json")
+NEVER = "never"
+
+
+def audit(
+    record: Annotated[
+        Path | None, typer.Option(help="Folder of the record to audit. Default: the built-in one.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report. Default: audit; with --json none.", show_default=False)
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option("--fail-on", help="Exit with 1 on a finding this grave: error, warning, explained, note.")
+    ] = NEVER,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Compare what the public record says with what follows from it, and report every contradiction.
+
+    Example: marin-repro audit --out audit --fail-on error
+    """
+    from audits.report.document import document
+    from repro.files import canonical_json
+    from repro.record.facts import load_record
+
+    worst = severities_at_or_above(fail_on)
+    facts = load_record(record)
+    report = document(audit_of(facts))
+    folder = out or (None if json_output else DEFAULT_OUT)
+    if folder is not None:
+        write_reports(report, facts, folder)
+    if json_output:
+        typer.echo(canonical_json(report), nl=False)
+    elif not quiet:
+        print_findings(report)
+        typer.echo(f"report: {folder}/report.html", err=True)
+    if any(report["summary"][severity] for severity in worst):
+        raise typer.Exit(1)
+
+
+def audit_of(facts: Record) -> Any:
+    """The audit of a record; RecordError where it has no claims."""
+    from audits.check import audit_record
+    from audits.claims import NAME, read_ledger
+
+    facts.require(NAME)
+    assert facts.claims is not None
+    return audit_record(facts, read_ledger(facts.claims))
+
+
+def severities_at_or_above(name: str) -> tuple[str, ...]:
+    """The severities that `--fail-on NAME` means; UsageError for an unknown one."""
+    from audits.findings import SEVERITIES
+    from repro.errors import UsageError
+
+    if name == NEVER:
+        return ()
+    if name not in SEVERITIES:
+        raise UsageError(f"--fail-on {name}: no such severity. They are {', '.join(SEVERITIES)}, or {NEVER}.")
+    return tuple(SEVERITIES[: SEVERITIES.index(name) + 1])  # type: ignore[arg-type]
+
+
+def write_reports(report: dict[str, Any], facts: Record, folder: Path) -> None:
+    """Write the report's three forms, each whole or not at all."""
+    from audits.report.render import as_html, as_markdown
+    from repro.files import canonical_json, write_atomically
+
+    texts = (as_html(report, forecast_figures(facts)), as_markdown(report), canonical_json(report))
+    for name, text in zip(REPORTS, texts, strict=True):
+        write_atomically(folder / name, text)
+
+
+def forecast_figures(facts: Record) -> tuple[Figure, ...]:
+    """The figures of the record's forecast; none where it has no forecast or no grid."""
+    from audits.report.render import Figure
+    from repro.cli.study import draw
+
+    if facts.forecast is None or not facts.ladder_grid:
+        return ()
+    return tuple(Figure(svg, caption) for _, svg, caption in draw(facts))
+
+
+def print_findings(report: dict[str, Any]) -> None:
+    """A line a finding, the summary last."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("severity", no_wrap=True)
+    table.add_column("finding", overflow="fold")
+    colours = {"error": "bold red", "warning": "yellow", "explained": "green", "note": "dim"}
+    for finding in report["findings"]:
+        table.add_row(Text(finding["severity"], style=colours[finding["severity"]]), Text(finding["title"]))
+    console.print(table)
+    counts = ", ".join(f"{count} {severity}" for severity, count in report["summary"].items())
+    console.print(Text(f"{counts}; {len(report['unverifiable'])} could not be checked"))

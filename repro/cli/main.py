@@ -1,0 +1,76 @@
+"""The command line: one app, its commands, and the way from an error to an exit code.
+
+    0  done        1  findings at or above --fail-on      2  bad input, or wrong usage
+    70 a bug of ours, shown with its traceback            130  interrupted
+
+Commands import what they need inside their functions, so that `--help` starts at once and an auditor never pays for JAX.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from repro import __version__
+from repro.cli.audit import audit
+from repro.cli.plan import plan
+from repro.cli.run import reproduce
+from repro.cli.study import fit
+from repro.errors import MarinReproError
+
+BAD_USAGE, BUG, INTERRUPTED = 2, 70, 130
+
+app = typer.Typer(
+    name="marin-repro",
+    help="Reproduce and audit the Marin 535B-A23B training run from its public record.",
+    epilog="Example: marin-repro reproduce --out reproduction",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (plan, fit, audit, reproduce):
+    app.command(command.__name__)(command)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Take the options that stand before a command."""
+    if version:
+        typer.echo(f"marin-repro {__version__}")
+        raise typer.Exit()
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: run the command line and leave the process with the exit code of what happened."""
+    sys.exit(exit_code(arguments))
+
+
+def exit_code(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; errors that a user can mend are one line on standard error, a bug is a traceback."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except MarinReproError as error:
+        typer.echo(f"marin-repro: {error}", err=True)
+        return error.exit_code
+    except TyperException as error:
+        typer.echo(f"marin-repro: {error.format_message()} See marin-repro --help.", err=True)
+        return BAD_USAGE
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("marin-repro: interrupted. What was written is whole.", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output, such as head, has enough
+        sys.stderr.close()
+        return 0
+    except Exception:  # noqa: BLE001  a crash must never read as a finding
+        traceback.print_exc()
+        typer.echo("marin-repro: this is a bug of ours. Please report it with the lines above.", err=True)
+        return BUG
+    return code if isinstance(code, int) else 0
