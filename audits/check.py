@@ -78,11 +78,10 @@ def _examine(quantity: Quantity, scope: Scope, pool: Pool, explanations: Sequenc
             elif not default:
                 value = _other_convention(value, convention, by_convention, quantity)
             ranked.append((len(clusters) == 1, value))
-    ranked = [(calm, value) for calm, value in ranked if value.reference or value.published]
     ranked.sort(key=lambda one: (bool(one[1].why), not one[1].reference, one[0]))
     values = [value for _, value in ranked]
-    contradictions = [value for value in values if not value.reference or value.why]
-    if not contradictions:
+    seeming = [value for value in values if not value.reference or value.why]
+    if not any(value.published for value in (*seeming, values[0])) or not seeming:
         return None
     explanation = next(
         (one for one in explanations if one.quantity == quantity.name and freeze_scope(one.scope) == scope), None

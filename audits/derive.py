@@ -1,7 +1,7 @@
 """Claims × relations → what must hold: each relation evaluated in every scope where its inputs are known.
 
 For an input the record's best value is taken: the one that speaks most narrowly of the scope, then the best source,
-then an exact number before a printed one, then the later date. Scopes narrow down: a moment of a run has the run's
+then an exact number, then a derived one, then the later date. Scopes narrow down: a moment of a run has the run's
 batch size, but one rung has nothing of another (`quantities.REFINING`).
 """
 
@@ -64,7 +64,7 @@ def preference(statement: Statement) -> tuple[object, ...]:
         -len(statement.scope),
         statement.source.rank if isinstance(statement, Claim) else statement.rank,
         not point,
-        not published,
+        published != point,  # an exact number as published, else what was derived rather than what was rounded
         _descending(statement.date.last) if isinstance(statement, Claim) else (),
         statement.id if isinstance(statement, Claim) else statement.relation,
     )
