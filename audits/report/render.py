@@ -23,13 +23,18 @@ class Figure(NamedTuple):
 
 def as_html(document: Json, figures: tuple[Figure, ...] = ()) -> str:
     """One page without scripts and without anything to load."""
-    drawn = [{"svg": Markup(figure.svg), "caption": figure.caption} for figure in figures]  # noqa: S704  our own drawing
+    drawn = [{"svg": Markup(figure.svg), "caption": figure.caption} for figure in figures]  # our own drawing
     return _environment().get_template("report.html.jinja").render(report=document, figures=drawn)
 
 
 def as_markdown(document: Json) -> str:
     """The same for a terminal, an issue or a pull request."""
     return _environment().get_template("report.md.jinja").render(report=document)
+
+
+def as_index(document: Json, summary: Mapping[str, str], files: Mapping[str, list[str]]) -> str:
+    """The page that links everything a reproduction made, stage by stage."""
+    return _environment().get_template("index.html.jinja").render(report=document, summary=summary, files=files)
 
 
 @cache

@@ -34,7 +34,7 @@ def audit(
     Example: marin-repro audit --out audit --fail-on error
     """
     from audits.report.document import document
-    from repro.files import canonical_json
+    from repro.files import canonical_json, write_atomically
     from repro.record.facts import load_record
 
     worst = severities_at_or_above(fail_on)
@@ -42,7 +42,8 @@ def audit(
     report = document(audit_of(facts))
     folder = out or (None if json_output else DEFAULT_OUT)
     if folder is not None:
-        write_reports(report, facts, folder)
+        for name, text in report_texts(report, facts).items():
+            write_atomically(folder / name, text)
     if json_output:
         typer.echo(canonical_json(report), nl=False)
     elif not quiet:
@@ -71,17 +72,16 @@ def severities_at_or_above(name: str) -> tuple[str, ...]:
         return ()
     if name not in SEVERITIES:
         raise UsageError(f"--fail-on {name}: no such severity. They are {', '.join(SEVERITIES)}, or {NEVER}.")
-    return tuple(SEVERITIES[: SEVERITIES.index(name) + 1])  # type: ignore[arg-type]
+    return tuple(SEVERITIES[: SEVERITIES.index(name) + 1])
 
 
-def write_reports(report: dict[str, Any], facts: Record, folder: Path) -> None:
-    """Write the report's three forms, each whole or not at all."""
+def report_texts(report: dict[str, Any], facts: Record) -> dict[str, str]:
+    """The report's three forms by file name."""
     from audits.report.render import as_html, as_markdown
-    from repro.files import canonical_json, write_atomically
+    from repro.files import canonical_json
 
     texts = (as_html(report, forecast_figures(facts)), as_markdown(report), canonical_json(report))
-    for name, text in zip(REPORTS, texts, strict=True):
-        write_atomically(folder / name, text)
+    return dict(zip(REPORTS, texts, strict=True))
 
 
 def forecast_figures(facts: Record) -> tuple[Figure, ...]:

@@ -3,7 +3,7 @@
     0  done        1  findings at or above --fail-on      2  bad input, or wrong usage
     70 a bug of ours, shown with its traceback            130  interrupted
 
-Commands import what they need inside their functions, so that `--help` starts at once and an auditor never pays for JAX.
+Commands import what they need inside their functions: `--help` starts at once, and an auditor never pays for JAX.
 """
 
 from __future__ import annotations
