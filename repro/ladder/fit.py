@@ -14,15 +14,16 @@ the mean, which gives all twenty published digits; numpy.polyfit differs by up t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.errors import FitError, RecordError
 from repro.ladder.curves import GRID, RungPoint, Tail, fit_line, read_curves
 from repro.record.artifacts import Forecast
 from repro.record.facts import Record
+from repro.record.tables import HeroEvaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +120,16 @@ class Fit:
         }
 
 
+class Comparison(NamedTuple):
+    """A measured loss of the target beside the forecast at the same step; nats a token."""
+
+    step: int
+    fraction: float
+    measured: float
+    predicted: float
+    residual: float  # measured - predicted
+
+
 def fit_record(record: Record, forecast: Forecast | None = None) -> Fit:
     """Forecast the target's loss by the record's own procedure, or by another `forecast` on the same record.
 
@@ -137,6 +148,17 @@ def fit_record(record: Record, forecast: Forecast | None = None) -> Fit:
         if right.prediction > left.prediction
     )
     return Fit(forecast=forecast, points=laws, tail=curves.tail, notes=curves.notes + rises)
+
+
+def compare(fit: Fit, evaluations: Iterable[HeroEvaluation]) -> tuple[Comparison, ...]:
+    """The target's evaluations without drops against the forecast; those before its first mark are left out."""
+    result = []
+    for evaluation in evaluations:
+        predicted = fit.predicted_at(evaluation.step)
+        if predicted is not None:
+            measured, fraction = evaluation.dropless_macro_loss, evaluation.step / fit.forecast.target_steps
+            result.append(Comparison(evaluation.step, fraction, measured, predicted, measured - predicted))
+    return tuple(result)
 
 
 def published_forecast(record: Record) -> Forecast:

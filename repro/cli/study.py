@@ -1,0 +1,149 @@
+"""`marin-repro fit`: the published forecast from the record's grid, and how far it hangs on its choices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from repro.ladder.sensitivity import Study
+    from repro.record.facts import Record
+
+RESULT = "fit.json"
+
+
+class Drawing(NamedTuple):
+    """A figure: its name without ending, an <svg> element, and a caption that says in words what it shows."""
+
+    name: str
+    svg: str
+    caption: str
+
+
+def fit(
+    record: Annotated[
+        Path | None, typer.Option(help="Folder of the record to fit. Default: the built-in one.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for fit.json and the figures as SVG.", show_default=False)
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Leave out progress and notes.")] = False,
+) -> None:
+    """Fit the loss forecast as published, and again with each of its choices made otherwise.
+
+    Example: marin-repro fit --out forecast
+    """
+    from repro.files import canonical_json
+    from repro.ladder.sensitivity import study_record
+    from repro.record.facts import load_record
+
+    say = _silent if quiet else _to_stderr
+    facts = load_record(record)
+    study = study_record(facts)
+    say(f"{facts.run.title}: one law at each of {len(study.fit.points)} marks, {len(study.variants)} other fits.")
+    result = canonical_json(study.as_json())
+    if out is not None:
+        say("Drawing the figures.")
+        _write(result, draw(facts, study), out)
+    if json_output:
+        typer.echo(result, nl=False)
+    else:
+        _print_tables(study)
+    for note in (*study.notes, *(f"The bootstrap assumes: {words}" for words in study.bootstrap.assumes)):
+        say(note)
+    if out is not None:
+        say(f"Written: {out}/{RESULT} and the figures.")
+
+
+def draw(record: Record, study: Study | None = None) -> tuple[Drawing, ...]:
+    """The figures of a record's forecast, in the order of the argument. Raises what `study_record` raises."""
+    from repro.ladder import figures
+    from repro.ladder.sensitivity import study_record
+
+    study = study or study_record(record)
+    return (
+        Drawing("laws", figures.draw_laws(study.fit), figures.describe_laws(study.fit)),
+        Drawing("forecast", figures.draw_forecast(study, record), figures.describe_forecast(study, record)),
+    )
+
+
+def _write(result: str, drawings: tuple[Drawing, ...], out: Path) -> None:
+    """Each file whole or not at all; fit.json last, so that its presence means that all are there."""
+    from repro.files import write_atomically
+
+    for drawing in drawings:
+        write_atomically(out / f"{drawing.name}.svg", drawing.svg)
+    write_atomically(out / RESULT, result)
+
+
+def _to_stderr(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+def _print_tables(study: Study) -> None:
+    """The forecast by mark, then by choice."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(_by_mark(study))
+    console.print(_by_choice(study))
+
+
+def _table(*headings: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _by_mark(study: Study) -> Table:
+    table = _table("progress", "A", "alpha", f"{study.fit.forecast.target}, nats/token", "other choices")
+    for law, (low, high) in zip(study.fit.points, study.band(), strict=True):
+        table.add_row(
+            f"{law.fraction:.0%}",
+            f"{law.coefficient:.3f}",
+            f"{law.alpha:.6f}",
+            f"{law.prediction:.6f}",
+            f"{low:.4f} to {high:.4f}",
+        )
+    return table
+
+
+def _by_choice(study: Study) -> Table:
+    final, free, bootstrap = study.fit.final.prediction, study.free_asymptote, study.bootstrap
+    published = (study.fit.forecast.asymptote, study.fit.tail.correction if study.fit.tail else None)
+    table = _table("choice, at 100%", "nats/token", "difference, or 95%")
+    table.add_row("as published", f"{final:.6f}", "")
+    for variant in study.variants:
+        label = {
+            "asymptote": f"asymptote {variant.value}",
+            "leave_one_out": f"without {variant.value}",
+            "compute": f"FLOPs {variant.value}".replace("_", " ").replace("lm head", "the LM head"),
+            "correction": f"correction {variant.value:.4g}" if isinstance(variant.value, float) else "",
+        }[variant.choice]
+        if variant.value in published and variant.choice in ("asymptote", "correction"):
+            continue
+        prediction = variant.fit.final.prediction
+        table.add_row(label, f"{prediction:.6f}", f"{prediction - final:+.6f}")
+    table.add_section()
+    low, high = free.prediction_interval_95
+    words = free.identification.partition(":")[0]
+    table.add_row(
+        f"asymptote free: {free.asymptote:.3f}, {words}", f"{free.prediction:.4f}", f"{low:.4f} to {high:.4f}"
+    )
+    low, high = bootstrap.interval_95
+    label = f"bootstrap, standard deviation {bootstrap.standard_deviation:.4f}"
+    table.add_row(label, f"{final:.4f}", f"{low:.4f} to {high:.4f}")
+    return table
