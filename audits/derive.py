@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from audits.claims import Claim, Scope
-from audits.intervals import Interval, exact, overlap, shown
+from audits.intervals import Interval, exact, image, overlap, shown
 from audits.quantities import REFINING, Quantity
-from audits.relations import RELATIONS, STEP, Derived, Relation
+from audits.relations import ARITHMETIC, RELATIONS, STEP, SUMS, Derived, Relation, Sum
 
 Statement = Claim | Derived
 
@@ -76,6 +76,10 @@ def derive(pool: Pool, relations: Sequence[Relation] = RELATIONS) -> dict[tuple[
     Returns, for each (quantity, relation) the scopes in which it could be evaluated.
     """
     evaluated: dict[tuple[str, str], set[Scope]] = {}
+    for total in SUMS:
+        for one in _add_up(total, pool):
+            evaluated.setdefault((one.quantity, one.relation), set()).add(one.scope)
+            pool.add([one])
     for relation in relations:
         for scope in _scopes(relation, pool):
             results = _evaluate(relation, scope, pool)
@@ -102,6 +106,38 @@ def missing_inputs(relation: Relation, scope: Scope, pool: Pool) -> list[str]:
         for name in relation.inputs
         if (name == STEP and _step(scope) is None) or (name != STEP and _best(relation, name, scope, pool) is None)
     ]
+
+
+def _add_up(total: Sum, pool: Pool) -> list[Derived]:
+    """What a source's parts make of the whole, or of each other; only where it states two or more of them."""
+    stated: dict[tuple[str, Scope], list[Claim]] = {}
+    for one in pool.by_quantity.get(total.part, ()):
+        if isinstance(one, Claim) and isinstance(one.value, Interval) and dict(one.scope).get(total.key):
+            rest = tuple(pair for pair in one.scope if pair[0] != total.key)
+            stated.setdefault((one.source.id, rest), []).append(one)
+    results = []
+    for (_, rest), parts in stated.items():
+        for left_out in [None] if total.whole else parts:
+            others = [one for one in parts if one is not left_out]
+            values = [one.value for one in others if isinstance(one.value, Interval)]
+            if len(parts) < 2:
+                continue
+            value = image(lambda *terms: sum(terms) if total.whole else 1 - sum(terms), *values)
+            terms = " + ".join(shown(one) for one in values)
+            results.append(
+                Derived(
+                    quantity=total.whole or total.part,
+                    scope=left_out.scope if left_out else rest,
+                    value=value,
+                    printed=shown(value),
+                    relation=total.name,
+                    source=ARITHMETIC,
+                    arithmetic=f"{total.name}: {terms if total.whole else f'1 − ({terms})'} → {shown(value)}",
+                    inputs=tuple(one.id for one in others),
+                    rank=max(one.source.rank for one in others),
+                )
+            )
+    return results
 
 
 def _scopes(relation: Relation, pool: Pool) -> list[Scope]:

@@ -39,6 +39,16 @@ class Relation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sum:
+    """The parts that one source states, each in a scope of its own `key`, add up: to `whole`, or else to 1."""
+
+    name: str
+    part: str
+    key: str
+    whole: str = ""  # empty: the parts are shares, and each is what the others leave of 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Derived:
     """What a relation, or a table of the record, says that a quantity must be."""
 
@@ -239,4 +249,14 @@ RELATIONS: tuple[Relation, ...] = (
         implied="hardware.gpus",
         read_back=_of(lambda mfu, flops, rate, peak: flops * rate / (mfu * peak)),
     ),
+)
+
+SUMS: tuple[Sum, ...] = (
+    Sum(
+        name="training tokens = sum over the phases",
+        part="training.phase_tokens",
+        key="phase",
+        whole="training.tokens",
+    ),
+    Sum(name="shares of the phases sum to 1", part="training.phase_fraction", key="phase"),
 )

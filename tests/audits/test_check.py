@@ -199,3 +199,23 @@ def test_a_chain_that_does_not_add_up_is_found(audit_claims: AuditClaims) -> Non
     )
     assert not audit_claims(*good, claim("kept", "data.kept_tokens", "23.106T", scope=chain)).findings
     assert audit_claims(*good, claim("kept", "data.kept_tokens", "23.306T", scope=chain)).findings
+
+
+def test_phases_that_do_not_sum_to_the_horizon_are_found(audit_claims: AuditClaims) -> None:
+    phases = [
+        claim(f"phase-{number}", "training.phase_tokens", text, scope={"phase": str(number)})
+        for number, text in enumerate(("15.0T", "3.75T"))
+    ]
+    assert not audit_claims(*phases, claim("whole", TOKENS, "18.75T")).findings
+    assert only(audit_claims(*phases, claim("whole", TOKENS, "18.0T"))).derived[0].inputs == ("phase-0", "phase-1")
+
+
+def test_shares_of_phases_that_do_not_sum_to_1_are_found(audit_claims: AuditClaims) -> None:
+    def shares(first: str, second: str) -> Audit:
+        return audit_claims(
+            claim("a", "training.phase_fraction", first, scope={"phase": "0"}),
+            claim("b", "training.phase_fraction", second, scope={"phase": "1"}),
+        )
+
+    assert not shares("80%", "20%").findings
+    assert len(shares("80%", "25%").findings) == 2
