@@ -13,6 +13,7 @@ import html
 import io
 import math
 import re
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -38,6 +39,7 @@ STYLE: Any = {  # Any: matplotlib types its keys one by one
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#e4e4e4",
+    "text.parse_math": False,  # a rung's name may hold a dollar
     "svg.fonttype": "path",
     "svg.hashsalt": "marin-repro",
 }
@@ -51,15 +53,15 @@ def draw_laws(fit: Fit) -> str:
     asymptote = fit.forecast.asymptote
     with matplotlib.rc_context():
         figure, axes = _canvas(right=0.94)
-        progress, shades = Normalize(fit.points[0].fraction, 1), matplotlib.colormaps["viridis_r"].resampled(64)
-        colours = ListedColormap(shades(range(6, 64)))  # without the palest, which are lost on white
+        progress, shades = Normalize(fit.points[0].fraction, 1), matplotlib.colormaps["viridis_r"].resampled(48)
+        colours = ListedColormap(shades(range(5, 48)))  # without the palest, lost on white
         colour = {law.fraction: colours(progress(law.fraction)) for law in fit.points}
         lines = [
             [(flops, law.loss_at(flops, asymptote) - asymptote) for flops in (_smallest(law), law.target_flops)]
             for law in fit.points
         ]
         axes.add_collection(LineCollection(lines, colors=list(colour.values()), linewidths=0.9))
-        for marker, rung in zip(MARKERS, fit.final.rungs, strict=False):
+        for marker, rung in zip(cycle(MARKERS), fit.final.rungs, strict=False):
             for face in (None, "white"):  # measured, extrapolated
                 laws = [law for law in fit.points if (law.rungs[rung].step is None) == (face == "white")]
                 axes.scatter(
@@ -88,6 +90,8 @@ def draw_laws(fit: Fit) -> str:
         axes.set_ylabel(f"loss − {asymptote:g} (nats/token)")
         axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", handletextpad=0.4)
         bar = figure.colorbar(ScalarMappable(progress, colours), ax=axes, format=PercentFormatter(1, 0), pad=0.02)
+        assert bar.solids is not None
+        bar.solids.set_edgecolor("face")  # no hairlines between the colours
         bar.set_label("progress of the run")
         return _svg(figure, "laws", describe_laws(fit))
 
@@ -189,5 +193,6 @@ def _svg(figure: Figure, name: str, description: str) -> str:
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    title = f'<title id="{name}-title">{html.escape(description)}</title>'
-    return re.sub(r"<svg ([^>]*)>", rf'<svg role="img" aria-labelledby="{name}-title" \1>\n {title}', svg, count=1)
+    opening, rest = svg.split(">", 1)
+    opening = opening.replace("<svg", f'<svg role="img" aria-labelledby="{name}-title"', 1)
+    return f'{opening}>\n <title id="{name}-title">{html.escape(description)}</title>{rest}'

@@ -57,7 +57,7 @@ def test_the_published_forecast_is_regenerated_at_every_mark(fit: Fit) -> None:
 
 
 def test_the_laws_themselves_are_the_published_ones(fit: Fit) -> None:
-    """Recipe of the fit, A and alpha: independent recomputation as above."""
+    """A and alpha from the same recomputation as PUBLISHED."""
     assert (fit.points[0].coefficient, fit.points[0].alpha) == pytest.approx(
         (67.55030055780408, 0.08129593842130106), rel=DIGITS
     )
