@@ -13,7 +13,7 @@ from audits.claims import Claim, Explanation, Ledger, Scope, freeze_scope
 from audits.computed import computed, presupposed
 from audits.derive import Pool, Statement, derive, missing_inputs, preference, read_back
 from audits.findings import Finding, Unverifiable, Value
-from audits.intervals import Interval, intersection, shown
+from audits.intervals import Interval, cut_off, intersection, shown
 from audits.quantities import Quantity
 from audits.relations import RELATIONS, Derived, Relation
 from audits.tables import table_claims
@@ -34,23 +34,24 @@ class Audit:
 
 def audit_record(record: Record, ledger: Ledger) -> Audit:
     """Hold every claim of the ledger and the record's tables against each other and against the relations."""
+    relations = [one for one in RELATIONS if one.recipe in ("", record.run.recipe)]
     pool = Pool(ledger.quantities)
     pool.add(ledger.claims)
     pool.add(table_claims(record))
     pool.add(presupposed(record))
     from_tables = computed(record)
     pool.add(from_tables)
-    evaluated = derive(pool)
+    evaluated = derive(pool, relations)
     findings = [
         found
         for name, scope in _groups(pool)
-        if (found := _examine(ledger.quantities[name], scope, pool, ledger.explanations)) is not None
+        if (found := _examine(ledger.quantities[name], scope, pool, ledger.explanations, relations)) is not None
     ]
     return Audit(
         record=record,
         ledger=ledger,
         findings=tuple(sorted(findings, key=Finding.order)),
-        unverifiable=(*_unlocked(record), *_unchecked(ledger.claims, pool)),
+        unverifiable=(*_unlocked(record), *_unchecked(ledger.claims, pool, relations)),
         relations_checked=len(evaluated) + len({one.relation for one in from_tables}),
         scopes_checked=sum(map(len, evaluated.values())) + len({(one.relation, one.scope) for one in from_tables}),
     )
@@ -61,7 +62,13 @@ def _groups(pool: Pool) -> list[tuple[str, Scope]]:
     return sorted({(name, one.scope) for name, statements in pool.by_quantity.items() for one in statements})
 
 
-def _examine(quantity: Quantity, scope: Scope, pool: Pool, explanations: Sequence[Explanation]) -> Finding | None:
+def _examine(
+    quantity: Quantity,
+    scope: Scope,
+    pool: Pool,
+    explanations: Sequence[Explanation],
+    relations: Sequence[Relation],
+) -> Finding | None:
     """One finding about the quantity in this scope, or None where all that is said of it can be right together."""
     said = sorted((one for one in pool.by_quantity[quantity.name] if one.scope == scope), key=preference)
     alternatives = [one for one in said if isinstance(one, Derived) and one.alternative]
@@ -74,7 +81,7 @@ def _examine(quantity: Quantity, scope: Scope, pool: Pool, explanations: Sequenc
         for number, cluster in enumerate(clusters):
             value = Value(statements=tuple(cluster), reference=number == 0)
             if number > 0:
-                value = replace(value, why=_follows(value, alternatives))
+                value = replace(value, why=_cut_off(value, clusters[0][0]) or _follows(value, alternatives))
             elif not default:
                 value = _other_convention(value, convention, by_convention, quantity)
             ranked.append((len(clusters) == 1, value))
@@ -86,7 +93,7 @@ def _examine(quantity: Quantity, scope: Scope, pool: Pool, explanations: Sequenc
     explanation = next(
         (one for one in explanations if one.quantity == quantity.name and freeze_scope(one.scope) == scope), None
     )
-    implied = tuple(line for relation in RELATIONS for line in _implied(relation, values, quantity, pool))
+    implied = tuple(line for relation in relations for line in _implied(relation, values, quantity, pool))
     return Finding(quantity=quantity, scope=scope, values=tuple(values), explanation=explanation, implied=implied)
 
 
@@ -126,6 +133,15 @@ def _agree(first: Statement, second: Statement) -> bool:
     return _common(first.value, second.value) is not None
 
 
+def _cut_off(value: Value, reference: Statement) -> str:
+    """Why printed digits that miss the reference by less than one unit are no contradiction: nobody rounded them."""
+    for one in value.statements:
+        printed = isinstance(one, Claim) and one.digits == "printed" and isinstance(one.value, Interval)
+        if not printed or _common(cut_off(one.value), reference.value) is None:  # type: ignore[arg-type]
+            return ""
+    return f"{value.best.printed} is {reference.printed} cut off after the last printed digit, not rounded."
+
+
 def _follows(value: Value, alternatives: Iterable[Derived]) -> str:
     """Why an odd value is no contradiction of its own: it follows from an input that another finding is about."""
     for other in alternatives:
@@ -149,16 +165,23 @@ def _other_convention(
 
 def _implied(relation: Relation, values: Sequence[Value], quantity: Quantity, pool: Pool) -> list[str]:
     """What each contradicting value would mean for another quantity, by the relation read backwards."""
-    if relation.output != quantity.name or relation.read_back is None:
+    default = next(iter(quantity.conventions), "")
+    if relation.output != quantity.name or relation.read_back is None or relation.convention not in ("", default):
         return []
     lines = []
     for value in values:
-        claim = next((one for one in value.published if isinstance(one.value, Interval)), None)
+        claim = _narrowest(value, {"", relation.convention})
         back = read_back(relation, claim, pool) if claim is not None and not value.why else None
         if claim is not None and back is not None:
             label = pool.quantities[relation.implied].label
             lines.append(f"{claim.printed} implies {shown(back)} {label} ({relation.name}).")
     return lines if len(lines) > 1 else []
+
+
+def _narrowest(value: Value, conventions: set[str]) -> Claim | None:
+    """The published number that says most, among those counted in these conventions."""
+    numbers = [one for one in value.published if isinstance(one.value, Interval) and one.convention in conventions]
+    return min(numbers, key=lambda one: (one.value.high - one.value.low, one.id), default=None)  # type: ignore[union-attr]
 
 
 def _unlocked(record: Record) -> list[Unverifiable]:
@@ -169,7 +192,7 @@ def _unlocked(record: Record) -> list[Unverifiable]:
     ]
 
 
-def _unchecked(claims: Sequence[Claim], pool: Pool) -> list[Unverifiable]:
+def _unchecked(claims: Sequence[Claim], pool: Pool, relations: Sequence[Relation]) -> list[Unverifiable]:
     """Claims that nothing else speaks of in their scope, and what a relation would have needed to check them."""
     rows = []
     for claim in claims:
@@ -182,7 +205,7 @@ def _unchecked(claims: Sequence[Claim], pool: Pool) -> list[Unverifiable]:
             continue
         lacking = [
             f"{relation.name}: the record gives no {' and no '.join(missing)}"
-            for relation in RELATIONS
+            for relation in relations
             if relation.output == claim.quantity and (missing := missing_inputs(relation, claim.scope, pool))
         ]
         reason = "; ".join(lacking) or "no second source states it, and no relation speaks of it."

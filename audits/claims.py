@@ -234,7 +234,8 @@ def _value(entry: _ClaimEntry, quantity: Quantity, where: str) -> tuple[Interval
     except ValueError as error:
         raise RecordError(f"{where}, value: {error}.") from error
     about = "about " if entry.digits == "approximate" else ""
-    return value, entry.digits, about + (shown(value) if value.is_point else entry.value)
+    counted = value.is_point and value.low.denominator == 1 and entry.value.isdecimal()
+    return value, entry.digits, about + (shown(value) if counted else entry.value)
 
 
 def _find_source(name: str, sources: Mapping[str, Source], where: str) -> Source:

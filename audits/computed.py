@@ -14,7 +14,7 @@ from typing import Any
 
 from audits.claims import Claim, Date, Scope, Source, freeze_scope
 from audits.intervals import Interval, exact, shown
-from audits.relations import LAUNCHER, WITH_HEAD, WITHOUT_HEAD, Derived
+from audits.relations import ARITHMETIC, MARIN, WITH_HEAD, WITHOUT_HEAD, Derived
 from audits.tables import scope_of
 from marin_model import flops
 from marin_model.config import ModelConfig
@@ -32,7 +32,8 @@ CONFIGURED = 0  # rank of what is computed from resolved configurations
 
 def computed(record: Record) -> list[Derived]:
     """Everything that the record's tables allow to be computed."""
-    return [*_counts(record), *_compute_share(record), *_mixtures(record), *_comparability(record), *_forecast(record)]
+    of_the_recipe = (_counts, _compute_share, _mixtures) if record.run.recipe == MARIN else ()
+    return [one for compute in (*of_the_recipe, _comparability, _forecast) for one in compute(record)]
 
 
 def presupposed(record: Record) -> list[Claim]:
@@ -47,7 +48,7 @@ def presupposed(record: Record) -> list[Claim]:
             id=f"forecast:{quantity}",
             quantity=quantity,
             value="yes",
-            printed="taken for granted by the fit",
+            printed="yes, as the fit takes for granted",
             digits="named",
             scope=(),
             convention="",
@@ -262,7 +263,7 @@ def _comparability(record: Record) -> Iterator[Derived]:
         "the fitted rungs and the forecast run read the same token store",
         f"fitted rungs: {', '.join(stores)}; the run: {run.store}",
         inputs,
-        printed=f"{' and '.join(stores)} for the ladder, {run.store} for the run",
+        printed=f"no: {' and '.join(stores)} for the ladder, {run.store} for the run",
     )
     if not record.mixture_weights:
         return
@@ -324,6 +325,7 @@ def _forecast(record: Record) -> Iterator[Derived]:
         ("ladder_grid.csv", "ladder_rungs.csv"),
         printed=repr(final.prediction),
         rank=THIRD_PARTY,
+        source=record.forecast.source,
     )
 
 
@@ -338,6 +340,7 @@ def _derived(
     convention: str = "",
     printed: str = "",
     rank: int = CONFIGURED,
+    source: str = "",
     alternative: str = "",
 ) -> Derived:
     return Derived(
@@ -347,7 +350,7 @@ def _derived(
         value=value,
         printed=printed or (value if isinstance(value, str) else shown(value)),
         relation=relation,
-        source=LAUNCHER,
+        source=source or ARITHMETIC,
         arithmetic=f"{relation}: {arithmetic}",
         inputs=inputs,
         rank=rank,

@@ -1,7 +1,7 @@
 """Claims × relations → what must hold: each relation evaluated in every scope where its inputs are known.
 
 For an input the record's best value is taken: the one that speaks most narrowly of the scope, then the best source,
-then an exact number, then a derived one, then the later date. Scopes narrow down: a moment of a run has the run's
+then an exact number, then a derived one, then the one of more digits, then the later date. Scopes narrow down: a moment of a run has the run's
 batch size, but one rung has nothing of another (`quantities.REFINING`).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from audits.claims import Claim, Scope
 from audits.intervals import Interval, exact, image, overlap, shown
 from audits.quantities import REFINING, Quantity
-from audits.relations import ARITHMETIC, RELATIONS, STEP, SUMS, Derived, Relation, Sum
+from audits.relations import ARITHMETIC, STEP, SUMS, Derived, Relation, Sum
 
 Statement = Claim | Derived
 
@@ -40,7 +40,10 @@ class Pool:
         found = [
             one
             for one in self.by_quantity.get(quantity, ())
-            if isinstance(one.value, Interval) and one.convention in wanted and covers(one.scope, scope)
+            if isinstance(one.value, Interval)
+            and one.convention in wanted
+            and covers(one.scope, scope)
+            and not (isinstance(one, Derived) and one.only_checks)
         ]
         return sorted(found, key=preference)
 
@@ -58,19 +61,22 @@ def covers(wider: Scope, scope: Scope) -> bool:
 def preference(statement: Statement) -> tuple[object, ...]:
     """Sorts the best statement of one quantity first."""
     published = isinstance(statement, Claim)
-    point = isinstance(statement.value, Interval) and statement.value.is_point
+    width = statement.value.high - statement.value.low if isinstance(statement.value, Interval) else 0
+    point = width == 0
     return (
         isinstance(statement, Derived) and bool(statement.alternative),
         -len(statement.scope),
         statement.source.rank if isinstance(statement, Claim) else statement.rank,
         not point,
         published != point,  # an exact number as published, else what was derived rather than what was rounded
+        width,
         _descending(statement.date.last) if isinstance(statement, Claim) else (),
+        statement.printed,
         statement.id if isinstance(statement, Claim) else statement.relation,
     )
 
 
-def derive(pool: Pool, relations: Sequence[Relation] = RELATIONS) -> dict[tuple[str, str], set[Scope]]:
+def derive(pool: Pool, relations: Sequence[Relation]) -> dict[tuple[str, str], set[Scope]]:
     """Evaluate the relations in order and add what they give to the pool.
 
     Returns, for each (quantity, relation) the scopes in which it could be evaluated.
@@ -203,6 +209,7 @@ def _derived(relation: Relation, scope: Scope, inputs: list[Statement | Interval
         arithmetic=f"{relation.name}: {', '.join(shown(one) for one in values)} → {shown(value)}",
         inputs=tuple(_named(one) for one in statements),
         rank=max((one.source.rank if isinstance(one, Claim) else one.rank for one in statements), default=0),
+        only_checks=relation.only_checks,
         alternative=alternative,
     )
 

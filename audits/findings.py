@@ -125,8 +125,11 @@ class Finding:
         sources = _several(sorted({claim.source.citation for value in self.odd for claim in value.published}))
         if isinstance(reference, Derived):
             check = (
-                f"Repeat the arithmetic from {_several(list(reference.inputs))}, then ask for {sources} to be mended."
+                f"Repeat the arithmetic from {_several(list(reference.inputs))}; then have it corrected in {sources}, "
+                "or say so wherever that is used."
             )
+        elif sources == reference.source.citation:
+            check = f"Ask which of the two is meant in {sources}."
         else:
             check = f"Compare {sources} with {reference.source.citation}, and ask which holds."
         return f"{check} {use}"

@@ -53,8 +53,9 @@ class Interval:
 
 
 def exact(value: int | float | Fraction) -> Interval:
-    """The one number `value`, which is finite."""
-    return Interval(Fraction(value), Fraction(value))
+    """The one number `value`, which is finite; of a float64 its shortest decimal, as it was written."""
+    number = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+    return Interval(number, number)
 
 
 def read_number(text: str, digits: Digits) -> Interval:
@@ -113,6 +114,11 @@ def relative_difference(value: Interval, reference: Interval) -> float | None:
     return float((value.middle - reference.middle) / reference.middle) if reference.middle else None
 
 
+def cut_off(interval: Interval) -> Interval:
+    """What printed digits allow if the rest was cut off rather than rounded: from the number up to the next one."""
+    return Interval(interval.middle, interval.middle + interval.high - interval.low, closed=False)
+
+
 def shown(interval: Interval) -> str:
     """For a reader: an integer in full, another exact number in its shortest decimal, else both ends in six digits."""
     if interval.is_point:
@@ -122,9 +128,9 @@ def shown(interval: Interval) -> str:
 
 
 def shown_number(value: Fraction, significant: int | None = None) -> str:
-    """An integer below 10^16 in full with separators; otherwise float64's shortest decimal, or so many digits of it."""
-    if value.denominator == 1 and abs(value) < 10**16:
-        return f"{value.numerator:,}"
+    """An integer in full with separators, from 10^16 on in six digits; else the shortest decimal, or fewer digits."""
+    if value.denominator == 1:
+        return f"{value.numerator:,}" if abs(value) < 10**16 else f"{float(value):.6g}"
     return f"{float(value):.{significant}g}" if significant else repr(float(value))
 
 

@@ -31,6 +31,8 @@ class Relation:
     inputs: tuple[str, ...]
     function: Callable[..., Interval]
     source: str
+    recipe: str = ""  # the recipe whose law it is; empty: it holds for every run
+    only_checks: bool = False  # follows from its own output's other relations, so no relation takes it as an input
     convention: str = ""  # of the output
     input_conventions: Mapping[str, str] = field(default_factory=dict)  # where not the default one
     as_printed: frozenset[str] = frozenset()  # inputs taken at the number as printed, not at what its digits allow
@@ -62,6 +64,7 @@ class Derived:
     arithmetic: str  # spelled out, with the inputs' values
     inputs: tuple[str, ...]  # ids of claims, or what the record's tables were read for
     rank: int  # of the worst input; see claims.RANKS
+    only_checks: bool = False
     alternative: str = ""  # the contradicted input it was tried with; empty where all inputs are the best ones
 
 
@@ -75,6 +78,7 @@ def _within_half_a_step(steps: Interval) -> Interval:
 
 
 ARITHMETIC = "arithmetic"
+MARIN = "marin"  # record.toml, [run] recipe
 LAUNCHER = "https://github.com/marin-community/marin/tree/12d8b6f09f96ad4f0277445765c1a00dbc81d5be/experiments/grug/moe_hero_ep"
 SUMMARY = "https://github.com/marin-community/marin/issues/8435#issuecomment-5335872267"
 
@@ -121,6 +125,7 @@ RELATIONS: tuple[Relation, ...] = (
             lambda s, p, a: s * p / a, _within_half_a_step(steps), per_step, active
         ),
         source=ARITHMETIC,
+        only_checks=True,
     ),
     *(
         Relation(
@@ -148,6 +153,7 @@ RELATIONS: tuple[Relation, ...] = (
     Relation(
         name="MuonH peak learning rate = 13/3 × Adam's law (tokens, hidden width, tokens per step)",
         output="optimizer.muonh_learning_rate",
+        recipe=MARIN,
         inputs=("training.tokens", "shape.hidden_dim", "training.tokens_per_step"),
         function=_of(
             lambda tokens, hidden, per_step: laws.muonh_learning_rate(
@@ -159,6 +165,7 @@ RELATIONS: tuple[Relation, ...] = (
     Relation(
         name="Adam peak learning rate = 0.087571 × tokens^-0.3461 × hidden^-0.3448 × √(tokens per step)",
         output="optimizer.adam_learning_rate",
+        recipe=MARIN,
         inputs=("training.tokens", "shape.hidden_dim", "training.tokens_per_step"),
         function=_of(
             lambda tokens, hidden, per_step: laws.adam_learning_rate(
@@ -170,6 +177,7 @@ RELATIONS: tuple[Relation, ...] = (
     Relation(
         name="beta2 = 0.999^(tokens per step ÷ 131,072), held to 0.95 … 0.9999",
         output="optimizer.beta2",
+        recipe=MARIN,
         inputs=("training.tokens_per_step",),
         function=_of(lambda per_step: laws.beta2(tokens_per_step=float(per_step))),
         source=LAUNCHER,
@@ -177,6 +185,7 @@ RELATIONS: tuple[Relation, ...] = (
     Relation(
         name="epsilon = 9.676e-18 × √(tokens ÷ tokens per step)",
         output="optimizer.epsilon",
+        recipe=MARIN,
         inputs=("training.tokens", "training.tokens_per_step"),
         function=_of(lambda tokens, per_step: laws.epsilon(tokens=float(tokens), tokens_per_step=float(per_step))),
         source=LAUNCHER,
@@ -184,6 +193,7 @@ RELATIONS: tuple[Relation, ...] = (
     Relation(
         name="initializer standard deviation = 0.5 ÷ √(hidden width)",
         output="shape.initializer_std",
+        recipe=MARIN,
         inputs=("shape.hidden_dim",),
         function=_of(lambda hidden: laws.initializer_std(hidden_dim=int(hidden))),
         source=LAUNCHER,

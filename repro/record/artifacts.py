@@ -64,6 +64,7 @@ class RunFacts:
     issue: str = ""  # address of the run's own thread, or page
     commit: Commit = ""  # the code named at launch
     snapshot: date  # the last day the record knows of
+    recipe: Literal["", "marin"] = ""  # whose scaling laws and shapes hold; empty: none that we know
 
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)

@@ -36,7 +36,7 @@ def audit_claims() -> AuditClaims:
 
     def run(*claims: dict[str, Any], explanations: tuple[dict[str, Any], ...] = ()) -> Audit:
         content = {"sources": SOURCES, "claims": list(claims), "explanations": list(explanations)}
-        facts = RunFacts(name="a-run", title="A run", snapshot=date(2026, 1, 1))
+        facts = RunFacts(name="a-run", title="A run", snapshot=date(2026, 1, 1), recipe="marin")
         record = Record(folder=Path("nowhere"), lock={}, run=facts)
         return audit_record(record, read_ledger(json.dumps(content).encode()))
 
