@@ -249,5 +249,5 @@ def _read_all(kind: type[T], entries: tuple[Mapping[str, Any], ...], what: str, 
         read_entry(kind, entry, f"{NAME}, {what} {entry.get(key, f'number {number}')}")
         for number, entry in enumerate(entries, start=1)
     )
-    refuse_repeated(items, lambda item: getattr(item, key), f"{NAME}, {what}s", key)
+    refuse_repeated(items, lambda item: getattr(item, key), f"{NAME}, {what}", key)
     return items

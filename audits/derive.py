@@ -1,8 +1,8 @@
 """Claims × relations → what must hold: each relation evaluated in every scope where its inputs are known.
 
 For an input the record's best value is taken: the one that speaks most narrowly of the scope, then the best source,
-then an exact number, then a derived one, then the one of more digits, then the later date. Scopes narrow down: a moment of a run has the run's
-batch size, but one rung has nothing of another (`quantities.REFINING`).
+then an exact number, then a derived one, then the one of more digits, then the later date. Scopes narrow down: a moment
+of a run has the run's batch size, but one rung has nothing of another (`quantities.REFINING`).
 """
 
 from __future__ import annotations

@@ -34,10 +34,12 @@ def reproduce(
     """
     import json
 
-    from repro.files import canonical_json, write_atomically
+    from repro.files import canonical_json, output_errors, write_atomically
     from repro.record.facts import load_record
 
     facts = load_record(record)
+    with output_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     identity = _identity(facts)
     done = _stages_done(out)
     for name, make in (("plan", _plans), ("fit", _fit), ("audit", _audit)):
