@@ -29,7 +29,9 @@ def audit(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Compare what the public record says with what follows from it, and report every contradiction.
+    """Report where the public record contradicts itself.
+
+    Its claims are held against each other, and against what follows from them.
 
     Example: marin-repro audit --out audit --fail-on error
     """

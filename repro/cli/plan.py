@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 
 def plan(
-    rung: Annotated[str, typer.Argument(help="d768, d1024, d1536, d2048 or d6144 (the hero).", show_default=False)],
+    rung: Annotated[
+        str, typer.Argument(metavar="RUNG", help="d768, d1024, d1536, d2048 or d6144 (the hero).", show_default=False)
+    ],
     scale: Annotated[str, typer.Option(help="full: as published.")] = "full",
     explain: Annotated[bool, typer.Option("--explain", help="Add the formula and the source of each number.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Leave out the title and the notes.")] = False,
 ) -> None:
-    """Show every resolved number of a rung's training run, by closed formulas.
+    """Show every resolved number of a rung's run.
+
+    By closed formulas, and without JAX; --explain adds each formula and who published it.
 
     Example: marin-repro plan d6144 --explain
     """

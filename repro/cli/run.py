@@ -28,7 +28,9 @@ def reproduce(
     json_output: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Go the whole way: the recipes, the forecast and the audit of the record, with an index of what was made.
+    """Go the whole way into one folder with an index.
+
+    The recipes, the forecast, and the audit of the record. A stage that is up to date is not run again.
 
     Example: marin-repro reproduce --out reproduction
     """

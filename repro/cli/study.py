@@ -34,7 +34,9 @@ def fit(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Leave out progress and notes.")] = False,
 ) -> None:
-    """Fit the loss forecast as published, and again with each of its choices made otherwise.
+    """Repeat the published loss forecast.
+
+    As published, and again with each of its choices made otherwise.
 
     Example: marin-repro fit --out forecast
     """

@@ -33,10 +33,11 @@ def run(*arguments: object, code: int = 0, cwd: Path | None = None) -> subproces
 
 
 def refusal(*arguments: object, cwd: Path | None = None) -> str:
-    """The one message of a command that leaves with 2: no traceback, at most two lines."""
-    message = run(*arguments, code=2, cwd=cwd).stderr
-    assert "Traceback" not in message
-    assert message.startswith("marin-repro: ")
+    """The one message of a command that leaves with 2: the last line, after whatever it had said it was doing."""
+    said = run(*arguments, code=2, cwd=cwd).stderr
+    assert "Traceback" not in said
+    assert said.count("marin-repro: ") == 1
+    message = said[said.index("marin-repro: ") :]
     assert len(message.strip().splitlines()) <= 2
     return message
 

@@ -142,7 +142,7 @@ def test_an_unwritable_folder_is_refused_and_left_as_it_was(tmp_path: Path) -> N
 
 def test_the_example_of_the_help_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = run("--help").stdout
-    assert "Fit the loss forecast as published" in text
+    assert "Repeat the published loss forecast" in text
     example = next(line for line in text.splitlines() if "Example:" in line)
     program, command, *arguments = shlex.split(example.split("Example:")[1].strip(" │"))
     assert (program, command) == ("marin-repro", "fit")
