@@ -82,8 +82,11 @@ class Finding:
     @property
     def title(self) -> str:
         """The quantity, and the two sides as printed."""
-        sides = " and ".join(value.best.printed for value in self.odd)
-        return f"{self.quantity.label}{_of(self.scope)}: {sides} against {self.values[0].best.printed}"
+        sides = " and ".join(self._quoted(value.best) for value in self.odd)
+        return f"{self.quantity.label}{_of(self.scope)}: {sides} against {self._quoted(self.values[0].best)}"
+
+    def _quoted(self, statement: Statement) -> str:
+        return f"“{statement.printed}”" if self.quantity.is_name else statement.printed
 
     @property
     def difference(self) -> float | None:
@@ -119,7 +122,9 @@ class Finding:
         reference = self.values[0].best
         if self.severity == "note":
             return "Name the convention, or the superseded input, wherever the number is repeated."
-        use = f"Until it is settled, use {reference.printed} ({_authority(reference)})."
+        use = f"Until it is settled, use {self._quoted(reference)} ({_authority(reference)})."
+        if self.quantity.is_name and isinstance(reference, Derived):
+            use = ""
         if self.severity == "explained":
             return f"Say which of them is meant wherever the number is repeated. {use}"
         sources = _several(sorted({claim.source.citation for value in self.odd for claim in value.published}))
@@ -132,7 +137,7 @@ class Finding:
             check = f"Ask which of the two is meant in {sources}."
         else:
             check = f"Compare {sources} with {reference.source.citation}, and ask which holds."
-        return f"{check} {use}"
+        return f"{check} {use}".strip()
 
     def order(self) -> tuple[Any, ...]:
         """Sorts by what changes a conclusion: notes last, then the quantity, then how far apart the sides are."""

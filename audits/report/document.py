@@ -11,6 +11,7 @@ from audits.check import Audit
 from audits.claims import SOURCE_KINDS, Claim, Source
 from audits.findings import SEVERITIES, Finding, Value
 from audits.intervals import Interval
+from audits.quantities import Quantity
 from audits.relations import Derived
 
 Json = dict[str, Any]
@@ -69,7 +70,7 @@ def _value(value: Value, finding: Finding, audit: Audit) -> Json:
     derived = [one for one in value.statements if isinstance(one, Derived)]
     return {
         "printed": value.best.printed,
-        "unit": finding.quantity.unit,
+        "unit": _unit(finding.quantity),
         "reference": value.reference,
         "note": value.why,
         **_ends(value.best.value),
@@ -97,7 +98,7 @@ def _claim(claim: Claim, audit: Audit) -> Json:
         "scope": dict(claim.scope),
         "convention": claim.convention,
         "printed": claim.printed,
-        "unit": quantity.unit,
+        "unit": _unit(quantity),
         "digits": claim.digits,
         **_ends(claim.value),
         "quote": claim.quote,
@@ -106,6 +107,11 @@ def _claim(claim: Claim, audit: Audit) -> Json:
         "note": claim.note,
         "source": _source(claim.source),
     }
+
+
+def _unit(quantity: Quantity) -> str:
+    """The unit as it stands behind a number; a fraction and a name have none."""
+    return "" if quantity.unit in ("fraction", "ratio", "count", "name") else quantity.unit
 
 
 def _source(source: Source) -> Json:

@@ -171,7 +171,7 @@ def test_names_are_equal_or_not(audit_claims: AuditClaims) -> None:
         claim("b", "optimizer.schedule", name="cosine", quote="under cosine decay"),
         claim("c", "optimizer.schedule", name="linear"),
     )
-    assert only(audit).title == "learning rate schedule: under cosine decay against linear"
+    assert only(audit).title == "learning rate schedule: “under cosine decay” against “linear”"
 
 
 def test_findings_come_by_what_they_would_change(audit_claims: AuditClaims) -> None:
