@@ -21,6 +21,7 @@ import optax
 from marin_model.config import ModelConfig
 from marin_model.model import training_loss
 from marin_model.optimizer import ADAM, GROUPS, MUONH, OptimizerConfig, make_optimizer, parameter_group, sphere_norms
+from marin_model.router import router_bias
 from marin_model.transport import Transport
 
 ROUTER_BIAS = "blocks.mlp.router_bias"
@@ -124,11 +125,6 @@ def make_train_step(
         return TrainState(optax.apply_updates(params, updates), moments, seen.qb_betas, state.step + 1), metrics
 
     return jax.jit(step, donate_argnums=0)
-
-
-def router_bias(qb_betas: jax.Array) -> jax.Array:
-    """Bias [layers, E] from the quantiles [layers, E]: minus them, shifted to mean zero in each layer."""
-    return jnp.mean(qb_betas, axis=-1, keepdims=True) - qb_betas
 
 
 def _gradient_norms(grads: dict[str, jax.Array]) -> dict[str, Any]:
