@@ -1,0 +1,23 @@
+"""For all tests: no network but this machine's own addresses."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse connections to other machines: a test that needs one is a test of the network."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and not str(address[0]).startswith(LOOPBACK):
+            raise RuntimeError(f"a test wanted to reach {address[0]}; tests use this machine only")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
