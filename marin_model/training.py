@@ -20,7 +20,7 @@ import optax
 
 from marin_model.config import ModelConfig
 from marin_model.model import training_loss
-from marin_model.optimizer import ADAM, GROUPS, MUONH, OptimizerConfig, make_optimizer, parameter_group, sphere_norms
+from marin_model.optimizer import GROUPS, OptimizerConfig, make_optimizer, parameter_group, sphere_norms
 from marin_model.router import router_bias
 from marin_model.transport import Transport
 
