@@ -199,7 +199,9 @@ def _unchecked(claims: Sequence[Claim], pool: Pool, relations: Sequence[Relation
         others = [
             one
             for one in pool.by_quantity[claim.quantity]
-            if one.scope == claim.scope and one is not claim and not (isinstance(one, Derived) and one.alternative)
+            if one.scope == claim.scope
+            and one is not claim
+            and not (isinstance(one, Derived) and (one.alternative or claim.id in one.inputs))
         ]
         if others:
             continue
