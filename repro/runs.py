@@ -68,8 +68,8 @@ def check_resumable(folder: Path, identity: Mapping[str, Any]) -> None:
     there = read_manifest(folder).identity
     for place, (found, wanted) in _differences(there, json.loads(canonical_json(dict(identity)))):
         raise UsageError(
-            f"{folder} holds another run: {place} is {found!r} there and would be {wanted!r} now. Resume it with what it "
-            "was started with, or choose another --out."
+            f"{folder} holds another run: {place} is {found!r} there and would be {wanted!r} now. Resume it with what "
+            "it was started with, or choose another --out."
         )
 
 
