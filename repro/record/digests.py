@@ -12,7 +12,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import google_crc32c
 
 KINDS = {  # kind: the pattern of its value
     "sha256": r"[0-9a-f]{64}",  # the hub's LFS hash, and our own
@@ -63,9 +66,28 @@ def git_blob_sha1(data: bytes) -> Digest:
     return Digest("git-sha1", hashlib.sha1(header + data, usedforsecurity=False).hexdigest())
 
 
+def git_tree_sha1(entries: Iterable[tuple[str, str, str]]) -> Digest:
+    """The id Git gives a tree of (mode, name, id): SHA-1 of "tree LENGTH", NUL, and for each "mode name", NUL, raw id,
+    in the order of names, where a tree's name counts as if it ended in "/" (Git's documentation, "Git Objects")."""
+    order = sorted(entries, key=lambda entry: (entry[1] + ("/" if entry[0] == "40000" else "")).encode())
+    lines = b"".join(f"{mode} {name}".encode() + b"\0" + bytes.fromhex(id) for mode, name, id in order)
+    header = f"tree {len(lines)}\0".encode()
+    return Digest("git-sha1", hashlib.sha1(header + lines, usedforsecurity=False).hexdigest())
+
+
+def md5(data: bytes) -> Digest:
+    """MD5 of the bytes: what object stores publish, no proof against intent."""
+    return Digest("md5", hashlib.md5(data, usedforsecurity=False).hexdigest())
+
+
+def crc32c(data: bytes) -> Digest:
+    """CRC-32C (RFC 3720, appendix B.4) of the bytes, as eight hex digits with the most significant first."""
+    return Digest("crc32c", f"{google_crc32c.value(data):08x}")
+
+
 def matches(data: bytes, expected: Digest) -> bool:
     """Whether the bytes have this digest. ValueError for a kind that is not computed from bytes alone, or no value."""
-    compute = {"sha256": sha256, "git-sha1": git_blob_sha1}.get(expected.kind)
-    if compute is None or expected.value is None:
+    compute = {"sha256": sha256, "git-sha1": git_blob_sha1, "md5": md5, "etag-md5": md5, "crc32c": crc32c}
+    if expected.kind not in compute or expected.value is None:
         raise ValueError(f"cannot compare bytes with {expected}")
-    return compute(data) == expected
+    return compute[expected.kind](data).value == expected.value
