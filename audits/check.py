@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 from audits.claims import Claim, Explanation, Ledger, Scope, freeze_scope
-from audits.computed import computed, presupposed
+from audits.computed import computed, not_computed, presupposed
 from audits.derive import Pool, Statement, derive, missing_inputs, preference, read_back
 from audits.findings import Finding, Unverifiable, Value
 from audits.intervals import Interval, cut_off, intersection, shown
@@ -51,7 +52,11 @@ def audit_record(record: Record, ledger: Ledger) -> Audit:
         record=record,
         ledger=ledger,
         findings=tuple(sorted(findings, key=Finding.order)),
-        unverifiable=(*_unlocked(record), *_unchecked(ledger.claims, pool, relations)),
+        unverifiable=(
+            *_unlocked(record),
+            *starmap(_not_computed, not_computed(record)),
+            *_unchecked(ledger.claims, pool, relations),
+        ),
         relations_checked=len(evaluated) + len({one.relation for one in from_tables}),
         scopes_checked=sum(map(len, evaluated.values())) + len({(one.relation, one.scope) for one in from_tables}),
     )
@@ -93,7 +98,10 @@ def _examine(
     explanation = next(
         (one for one in explanations if one.quantity == quantity.name and freeze_scope(one.scope) == scope), None
     )
-    implied = tuple(line for relation in relations for line in _implied(relation, values, quantity, pool))
+    implied = (
+        *(line for relation in relations for line in _implied(relation, values, quantity, pool)),
+        *(line for value in values if not value.reference for line in _elsewhere(value, alternatives)),
+    )
     return Finding(quantity=quantity, scope=scope, values=tuple(values), explanation=explanation, implied=implied)
 
 
@@ -145,9 +153,18 @@ def _cut_off(value: Value, reference: Statement) -> str:
 def _follows(value: Value, alternatives: Iterable[Derived]) -> str:
     """Why an odd value is no contradiction of its own: it follows from an input that another finding is about."""
     for other in alternatives:
-        if all(_agree(one, other) for one in value.statements):
+        if other.from_claims and all(_agree(one, other) for one in value.statements):
             return f"{value.best.printed} follows from {other.alternative}: {other.arithmetic}."
     return ""
+
+
+def _elsewhere(value: Value, alternatives: Iterable[Derived]) -> list[str]:
+    """What an odd value does fit: the same quantity of something else that the record's tables hold."""
+    return [
+        f"{value.best.printed} is what {other.alternative} has: {other.arithmetic}."
+        for other in alternatives
+        if not other.from_claims and all(_agree(one, other) for one in value.statements)
+    ]
 
 
 def _other_convention(
@@ -192,6 +209,10 @@ def _unlocked(record: Record) -> list[Unverifiable]:
     ]
 
 
+def _not_computed(subject: str, quantity: str, reason: str) -> Unverifiable:
+    return Unverifiable(subject=subject, quantity=quantity, reason=reason)
+
+
 def _unchecked(claims: Sequence[Claim], pool: Pool, relations: Sequence[Relation]) -> list[Unverifiable]:
     """Claims that nothing else speaks of in their scope, and what a relation would have needed to check them."""
     rows = []
@@ -206,10 +227,16 @@ def _unchecked(claims: Sequence[Claim], pool: Pool, relations: Sequence[Relation
         if others:
             continue
         lacking = [
-            f"{relation.name}: the record gives no {' and no '.join(missing)}"
+            f"{relation.name}: for this scope the record gives no {' and no '.join(missing)}"
             for relation in relations
             if relation.output == claim.quantity and (missing := missing_inputs(relation, claim.scope, pool))
         ]
-        reason = "; ".join(lacking) or "no second source states it, and no relation speaks of it."
+        used = [
+            relation.name
+            for relation in relations
+            if claim.quantity in relation.inputs and pool.by_quantity.get(relation.output)
+        ]
+        stands = f"it is used in: {'; '.join(used)}." if used else "no relation speaks of it."
+        reason = "; ".join(lacking) or f"no second source states it, and {stands}"
         rows.append(Unverifiable(subject=claim.id, quantity=claim.quantity, reason=reason))
     return rows

@@ -13,7 +13,7 @@ Comes in: the bytes of claims.json. Goes out: frozen values, or a RecordError th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar
@@ -107,11 +107,11 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)
 class Explanation:
-    """Where the record itself accounts for a contradiction of this quantity and scope: wholly, or in part."""
+    """Where the record itself accounts for a contradiction of this quantity and scope: wholly, in part, or by time."""
 
     quantity: str
     scope: Mapping[str, str] = field(default_factory=dict)
-    degree: Literal["full", "partial"]
+    degree: Literal["full", "partial", "drift"]
     text: str
     source: str  # id of a source
 
@@ -163,6 +163,7 @@ class _ClaimEntry:
 def read_ledger(data: bytes) -> Ledger:
     """Read claims.json. Raises RecordError that names the claim (by id, or its place in the list) and the field."""
     content = parse_json(data, NAME)
+    _refuse_control_characters(content)
     if not isinstance(content, dict):
         raise RecordError(f"{NAME}: must be an object with the lists sources, quantities, claims and explanations.")
     sections = read_entry(_Sections, content, NAME)
@@ -178,11 +179,29 @@ def read_ledger(data: bytes) -> Ledger:
         read_entry(Explanation, entry, f"{NAME}, explanation number {number}")
         for number, entry in enumerate(sections.explanations, start=1)
     )
+    refuse_repeated(
+        explanations, lambda one: (one.quantity, freeze_scope(one.scope)), f"{NAME}, explanation", "quantity and scope"
+    )
     for number, explanation in enumerate(explanations, start=1):
         where = f"{NAME}, explanation number {number}"
         find_quantity(explanation.quantity, known, where)
         _find_source(explanation.source, sources, where)
     return Ledger(claims=claims, explanations=explanations, sources=sources, quantities=known)
+
+
+def _refuse_control_characters(content: Any, place: str = "") -> None:
+    """Texts of a ledger are one line each: what moves a terminal's cursor, or ends a line, is none of them."""
+    if isinstance(content, str) and not content.isprintable():
+        odd = next(letter for letter in content if not letter.isprintable())
+        raise RecordError(f"{NAME}, {place}: holds the character {odd!r}, which no reader can see. Take it out.")
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(content, dict):
+        items = content.items()
+    elif isinstance(content, list):
+        items = ((one.get("id", n) if isinstance(one, dict) else n, one) for n, one in enumerate(content, start=1))
+    for key, value in items:
+        _refuse_control_characters(str(key), f"{place}, a key".lstrip(", "))
+        _refuse_control_characters(value, f"{place} {key}".strip())
 
 
 def freeze_scope(scope: Mapping[str, str]) -> Scope:

@@ -18,7 +18,7 @@ from audits.relations import ARITHMETIC, MARIN, WITH_HEAD, WITHOUT_HEAD, Derived
 from audits.tables import scope_of
 from marin_model import flops
 from marin_model.config import ModelConfig
-from repro.errors import RecordError
+from repro.errors import MarinReproError, RecordError
 from repro.ladder import mixture
 from repro.ladder.fit import fit_record
 from repro.record.artifacts import TrainingData
@@ -26,6 +26,12 @@ from repro.record.facts import RUN_CONFIGURATION, Record
 
 LAST_DIGITS = Fraction(1, 10**12)  # relative; two orders of summation may differ by less
 WEIGHTS = "mixture_weights.csv"
+MIXTURE_LEAVES = (
+    "trainer.trainer.num_train_steps",
+    "trainer.trainer.train_batch_size",
+    "model.max_seq_len",
+    "data.mixture_block_size",
+)
 THIRD_PARTY = 4  # rank of what is computed from tables that outsiders collected
 CONFIGURED = 0  # rank of what is computed from resolved configurations
 
@@ -36,13 +42,22 @@ def computed(record: Record) -> list[Derived]:
     return [one for compute in (*of_the_recipe, _comparability, _forecast) for one in compute(record)]
 
 
+def not_computed(record: Record) -> list[tuple[str, str, str]]:
+    """What could not be computed, as (part of the record, quantity, reason)."""
+    if record.forecast is None or not record.ladder_grid:
+        return []
+    try:
+        fit_record(record)
+    except MarinReproError as error:
+        return [("forecast", "forecast.loss", f"the published fit cannot be repeated: {error}")]
+    return []
+
+
 def presupposed(record: Record) -> list[Claim]:
     """What a law fitted on rungs and read at another run takes for granted: one mixture and one store for all."""
     if record.forecast is None:
         return []
-    source = Source(
-        id="forecast", kind="analysis-code", address=record.forecast.source, citation="the published fit, by its use"
-    )
+    source = Source(id="forecast", kind="analysis-code", address=record.forecast.source, citation="the published fit")
     return [
         Claim(
             id=f"forecast:{quantity}",
@@ -94,6 +109,8 @@ def _shapes(record: Record) -> Iterator[tuple[Scope, ModelConfig, tuple[str, ...
     if record.run_configuration is None or "model" not in record.run_configuration.first.leaves:
         return
     leaves: Any = record.run_configuration.value("model", at="first")
+    if not isinstance(leaves, dict):
+        raise RecordError(f"{RUN_CONFIGURATION}, first.leaves.model: must be an object with the model's fields.")
     known = {field.name for field in fields(ModelConfig)}
     try:
         run = ModelConfig.from_dict({name: value for name, value in leaves.items() if name in known})
@@ -155,24 +172,20 @@ def _mixtures(record: Record) -> Iterator[Derived]:
     if not cells or run is None:
         return
     try:
-        steps, batch, length, block = (
-            int(run.value(path))
-            for path in (
-                "trainer.trainer.num_train_steps",
-                "trainer.trainer.train_batch_size",
-                "model.max_seq_len",
-                "data.mixture_block_size",
-            )
-        )
-    except (KeyError, TypeError):
+        numbers = {path: run.value(path) for path in MIXTURE_LEAVES}
+    except KeyError:
         return
+    for path, number in numbers.items():
+        if type(number) is not int or number < 1:
+            raise RecordError(f"{RUN_CONFIGURATION}, {path}: must be a positive whole number, not {number!r}.")
+    steps, batch, length, block = numbers.values()
     target = [data for data in record.training_data if scope_of(data.rung, record) == ()]
     for data in target:
         starts = [stage.from_step for stage in data.stages]
         blocks = mixture.blocks_per_phase(starts, steps, batch, block)
         weights = [_weights(record, stage.weights, stage.phase) for stage in data.stages]
         counts = [mixture.block_counts(weight, block) for weight in weights]
-        tokens = {cell.cell: cell.tokens[data.store] for cell in cells}
+        tokens = _store_tokens(record, data.store)
         by_weights = mixture.exposure_by_weights(
             [(weight, n * block * length) for weight, n in zip(weights, blocks, strict=True)], tokens
         )
@@ -216,7 +229,7 @@ def _fitted_exposure(record: Record, tokens_of_run: int) -> Iterator[Derived]:
     if not fitted or len({(data.store, data.stages[0].weights) for data in fitted}) > 1:
         return
     data = fitted[0]
-    tokens = {cell.cell: cell.tokens[data.store] for cell in record.mixture_weights}
+    tokens = _store_tokens(record, data.store)
     shares = (1 - 1 / 5, 1 / 5)  # a cooldown of the last fifth: repro.ladder.mixture.COOLDOWN_FRACTION
     weights = [_weights(record, stage.weights, stage.phase) for stage in data.stages]
     exposure = mixture.exposure_by_weights(
@@ -263,7 +276,9 @@ def _comparability(record: Record) -> Iterator[Derived]:
         "the fitted rungs and the forecast run read the same token store",
         f"fitted rungs: {', '.join(stores)}; the run: {run.store}",
         inputs,
-        printed=f"no: {' and '.join(stores)} for the ladder, {run.store} for the run",
+        printed=run.store
+        if stores == [run.store]
+        else f"no: {', '.join(stores)} for the ladder, {run.store} for the run",
     )
     if not record.mixture_weights:
         return
@@ -274,14 +289,15 @@ def _comparability(record: Record) -> Iterator[Derived]:
     }
     furthest = max(apart, key=lambda name: apart[name])
     words = f"half-L1 distance {apart[furthest]:.3f} in the first phase ({furthest} against {first.weights})"
+    one = "yes" if len(cells) == 1 and apart[furthest] == 0 else "no"
     yield _derived(
         "forecast.one_mixture",
         (),
-        "yes" if len(cells) == 1 and apart[furthest] == 0 else "no",
+        one,
         "the fitted rungs and the forecast run read the same mixture",
         words,
         (WEIGHTS, *inputs),
-        printed=f"no: {words}",
+        printed=f"{one}: {words}",
     )
     yield _derived(
         "mixture.half_l1",
@@ -306,13 +322,23 @@ def _weights(record: Record, name: str, phase: int) -> dict[str, float]:
         raise RecordError(f"record.toml, stages: {WEIGHTS} has no weights {name!r}.") from error
 
 
+def _store_tokens(record: Record, store: str) -> dict[str, int]:
+    try:
+        return {cell.cell: cell.tokens[store] for cell in record.mixture_weights}
+    except KeyError as error:
+        raise RecordError(f"record.toml, store: {WEIGHTS} has no tokens of {store!r}.") from error
+
+
 # The forecast
 
 
 def _forecast(record: Record) -> Iterator[Derived]:
     if record.forecast is None or not record.ladder_grid:
         return
-    final = fit_record(record).final
+    try:
+        final = fit_record(record).final
+    except MarinReproError:  # said by `not_computed`
+        return
     middle = Fraction(final.prediction)
     value = Interval(middle * (1 - LAST_DIGITS), middle * (1 + LAST_DIGITS))
     yield _derived(
@@ -355,4 +381,5 @@ def _derived(
         inputs=inputs,
         rank=rank,
         alternative=alternative,
+        from_claims=False,
     )

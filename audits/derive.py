@@ -7,6 +7,7 @@ of a run has the run's batch size, but one rung has nothing of another (`quantit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,11 +25,13 @@ class Pool:
 
     quantities: Mapping[str, Quantity]
     by_quantity: dict[str, list[Statement]] = field(default_factory=dict)
+    by_thing: dict[tuple[str, Scope], list[Statement]] = field(default_factory=dict)  # quantity, identity of the scope
 
     def add(self, statements: Iterable[Statement]) -> None:
         """Put statements in, each under its quantity."""
         for statement in statements:
             self.by_quantity.setdefault(statement.quantity, []).append(statement)
+            self.by_thing.setdefault((statement.quantity, identity(statement.scope)), []).append(statement)
 
     def about(self, quantity: str, scope: Scope, convention: str = "") -> list[Statement]:
         """What speaks of the quantity in this scope or a wider one, in the convention (default: the first), best first.
@@ -39,10 +42,10 @@ class Pool:
         wanted = {convention} if convention else {"", first}
         found = [
             one
-            for one in self.by_quantity.get(quantity, ())
+            for one in self.by_thing.get((quantity, identity(scope)), ())
             if isinstance(one.value, Interval)
             and one.convention in wanted
-            and covers(one.scope, scope)
+            and set(one.scope) <= set(scope)
             and not (isinstance(one, Derived) and one.only_checks)
         ]
         return sorted(found, key=preference)
@@ -51,11 +54,6 @@ class Pool:
 def identity(scope: Scope) -> Scope:
     """The part of a scope that says which thing is meant."""
     return tuple(pair for pair in scope if pair[0] not in REFINING)
-
-
-def covers(wider: Scope, scope: Scope) -> bool:
-    """Whether what holds in `wider` holds in `scope`: the same thing, and no narrower a part of it."""
-    return identity(wider) == identity(scope) and set(wider) <= set(scope)
 
 
 def preference(statement: Statement) -> tuple[object, ...]:
@@ -102,7 +100,12 @@ def read_back(relation: Relation, claim: Claim, pool: Pool) -> Interval | None:
     others = [name for name in relation.inputs if name != relation.implied]
     inputs = [_best(relation, name, claim.scope, pool) for name in others]
     values = [one.value for one in inputs if one is not None and isinstance(one.value, Interval)]
-    return relation.read_back(claim.value, *values) if len(values) == len(others) else None
+    if len(values) < len(others) or any(value.low <= 0 for value in (claim.value, *values)):
+        return None
+    try:
+        return relation.read_back(claim.value, *values)
+    except ValueError:
+        return None
 
 
 def missing_inputs(relation: Relation, scope: Scope, pool: Pool) -> list[str]:
@@ -160,7 +163,7 @@ def _evaluate(relation: Relation, scope: Scope, pool: Pool) -> list[Derived]:
         if value is None:
             return []
         best.append(value)
-    claimed = any(one.scope == scope for one in pool.by_quantity.get(relation.output, ()))
+    claimed = any(one.scope == scope for one in pool.by_thing.get((relation.output, identity(scope)), ()))
     if not claimed and not any(getattr(one, "scope", scope) == scope for one in best):
         return []
     results = [_derived(relation, scope, best, alternative="")]
@@ -168,7 +171,7 @@ def _evaluate(relation: Relation, scope: Scope, pool: Pool) -> list[Derived]:
         for other in _contradicted(relation, name, scope, best[place], pool):
             inputs = [*best[:place], other, *best[place + 1 :]]
             results.append(_derived(relation, scope, inputs, alternative=_named(other)))
-    return results
+    return [one for one in results if one is not None]
 
 
 def _best(relation: Relation, name: str, scope: Scope, pool: Pool) -> Statement | None:
@@ -194,9 +197,15 @@ def _contradicted(
     return others
 
 
-def _derived(relation: Relation, scope: Scope, inputs: list[Statement | Interval], alternative: str) -> Derived:
+def _derived(relation: Relation, scope: Scope, inputs: list[Statement | Interval], alternative: str) -> Derived | None:
+    """What the relation gives; None where an input is not positive, for which no relation is meant."""
     values = [_number(relation, name, one) for name, one in zip(relation.inputs, inputs, strict=True)]
-    value = relation.function(*values)
+    if any(value.low <= 0 for name, value in zip(relation.inputs, values, strict=True) if name != STEP):
+        return None
+    try:
+        value = relation.function(*values)
+    except ValueError:
+        return None
     statements = [one for one in inputs if not isinstance(one, Interval)]
     return Derived(
         quantity=relation.output,
@@ -231,7 +240,9 @@ def _named(one: Statement | Interval) -> str:
 def _step(scope: Scope) -> Interval | None:
     """A moment's completed steps: its log step s or s + 1, since a text rarely says which it counts."""
     step = dict(scope).get("step", "")
-    return Interval(exact(int(step)).low, exact(int(step) + 1).high) if step.isdecimal() else None
+    if not re.fullmatch(r"[0-9]{1,15}", step):
+        return None
+    return Interval(exact(int(step)).low, exact(int(step) + 1).high)
 
 
 def _descending(text: str) -> tuple[int, ...]:

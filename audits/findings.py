@@ -3,7 +3,8 @@
     error      a contradiction that nothing in the record explains, of a quantity that moves a headline
     warning    any other contradiction that the record explains in part or not at all
     explained  a contradiction that the record itself accounts for
-    note       no contradiction of its own: another convention of counting, or what follows from another finding
+    note       no contradiction of its own: another convention of counting, digits cut off, a state that changed with
+               time, or what follows from another finding
 
 A number whose digits had to be reconstructed can hide a finding, but never makes an error.
 """
@@ -20,6 +21,12 @@ from audits.quantities import HEADLINE, Quantity
 from audits.relations import Derived
 
 Severity = Literal["error", "warning", "explained", "note"]
+EXPLAINED = {
+    "full": "The record explains it",
+    "partial": "The record explains it in part",
+    "drift": "It changed with time",
+}
+FIT = "forecast"  # id of the source that `computed.presupposed` gives to what a fit takes for granted
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "explained", "note")  # the gravest first
 
 
@@ -72,7 +79,7 @@ class Finding:
     @property
     def severity(self) -> Severity:
         """By the rules on top of this file."""
-        if all(value.why for value in self.odd):
+        if all(value.why for value in self.odd) or (self.explanation and self.explanation.degree == "drift"):
             return "note"
         if self.explanation is not None:
             return "explained" if self.explanation.degree == "full" else "warning"
@@ -110,10 +117,9 @@ class Finding:
         """What speaks for each side, in sentences."""
         parts = [value.why for value in self.values if value.why]
         if self.explanation is not None:
-            whole = "The record explains it" if self.explanation.degree == "full" else "The record explains it in part"
-            parts.append(f"{whole}: {self.explanation.text}")
+            parts.append(f"{EXPLAINED[self.explanation.degree]}: {self.explanation.text}")
         elif self.severity != "note":
-            parts.append("Nothing in the record explains it.")
+            parts.append("No explanation is recorded.")
         return " ".join((*parts, *self.implied))
 
     @property
@@ -121,23 +127,26 @@ class Finding:
         """What to check next."""
         reference = self.values[0].best
         if self.severity == "note":
-            return "Name the convention, or the superseded input, wherever the number is repeated."
-        use = f"Until it is settled, use {self._quoted(reference)} ({_authority(reference)})."
-        if self.quantity.is_name and isinstance(reference, Derived):
-            use = ""
+            return "Say which is meant, or which is superseded, wherever it is repeated."
         if self.severity == "explained":
-            return f"Say which of them is meant wherever the number is repeated. {use}"
-        sources = _several(sorted({claim.source.citation for value in self.odd for claim in value.published}))
+            return "Say which of them is meant wherever it is repeated."
+        published = {claim.source.citation for value in self.odd for claim in value.published if claim.source.id != FIT}
+        sources = _several(sorted(published))
         if isinstance(reference, Derived):
-            check = (
-                f"Repeat the arithmetic from {_several(list(reference.inputs))}; then have it corrected in {sources}, "
-                "or say so wherever that is used."
-            )
+            check = f"Repeat the arithmetic from {_several(list(reference.inputs))}."
+            check += f" Then have it corrected in {sources}, or say so wherever that is used." if sources else ""
         elif sources == reference.source.citation:
             check = f"Ask which of the two is meant in {sources}."
         else:
             check = f"Compare {sources} with {reference.source.citation}, and ask which holds."
-        return f"{check} {use}".strip()
+        return f"{check} {self._meanwhile(reference)}".strip()
+
+    def _meanwhile(self, reference: Statement) -> str:
+        """Which value to use until it is settled: only a number that was resolved, pinned or derived will do."""
+        firm = isinstance(reference, Derived) or reference.source.rank <= RANKS.index("pinned code")
+        if self.quantity.is_name or not firm:
+            return ""
+        return f"Until it is settled, use {reference.printed} ({_authority(reference)})."
 
     def order(self) -> tuple[Any, ...]:
         """Sorts by what changes a conclusion: notes last, then the quantity, then how far apart the sides are."""
@@ -155,7 +164,7 @@ class Unverifiable:
 
 
 def _of(scope: Scope) -> str:
-    return f" of {', '.join(f'{key} {value}' for key, value in scope)}" if scope else ""
+    return f" ({', '.join(f'{key} {value}' for key, value in scope)})" if scope else ""
 
 
 def _authority(statement: Statement) -> str:

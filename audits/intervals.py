@@ -27,6 +27,7 @@ NUMBER = re.compile(
     r"\s?(?P<suffix>[kKMBT%]?)"
 )
 MAX_DIGITS = 60  # longer texts are not numbers that somebody published
+LARGEST = Fraction(10) ** 45  # nor are larger ones, or smaller than its inverse; products of a few stay in float64
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Interval:
 
 
 def exact(value: int | float | Fraction) -> Interval:
-    """The one number `value`, which is finite; of a float64 its shortest decimal, as it was written."""
+    """The one number `value`; of a float64 its shortest decimal, as it was written. ValueError beyond LARGEST."""
     number = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+    _refuse_beyond_bounds(number)
     return Interval(number, number)
 
 
@@ -74,6 +76,7 @@ def read_number(text: str, digits: Digits) -> Interval:
             mantissa, power = mantissa // 10, power + 1
     unit = Fraction(10) ** power
     value = -mantissa * unit if match["sign"] in ("-", "−") else mantissa * unit
+    _refuse_beyond_bounds(value)
     if digits == "exact":
         return exact(value)
     if digits == "approximate":
@@ -103,10 +106,14 @@ def image(function: Callable[..., Any], *arguments: Interval) -> Interval:
     """The values of a function over intervals, where it is monotone in each argument: its extremes at their corners.
 
     Integers and fractions stay exact; a float64 result is widened by four units in the last place each side, more than
-    a product of a few powers errs by.
+    a product of a few powers errs by. ValueError where it is not defined at a corner, or not a real float64 number.
     """
-    corners = [function(*corner) for corner in product(*({one.low, one.high} for one in arguments))]
-    return Interval(min(_outward(value, -math.inf) for value in corners), max(_outward(v, math.inf) for v in corners))
+    try:
+        corners = [function(*corner) for corner in product(*({one.low, one.high} for one in arguments))]
+        lows, highs = ([_outward(value, end) for value in corners] for end in (-math.inf, math.inf))
+    except (ArithmeticError, TypeError) as error:  # a division by zero, an overflow, a root of a negative number
+        raise ValueError(f"not defined there: {error}") from error
+    return Interval(min(lows), max(highs))
 
 
 def relative_difference(value: Interval, reference: Interval) -> float | None:
@@ -128,10 +135,17 @@ def shown(interval: Interval) -> str:
 
 
 def shown_number(value: Fraction, significant: int | None = None) -> str:
-    """An integer in full with separators, from 10^16 on in six digits; else the shortest decimal, or fewer digits."""
-    if value.denominator == 1:
-        return f"{value.numerator:,}" if abs(value) < 10**16 else f"{float(value):.6g}"
-    return f"{float(value):.{significant}g}" if significant else repr(float(value))
+    """An integer below 10^16 in full, a larger number in six digits; else the shortest decimal, or fewer digits."""
+    if abs(value) >= 10**16:
+        return f"{float(value):.6g}"
+    if significant:
+        value = Fraction(f"{float(value):.{significant}g}")
+    return f"{value.numerator:,}" if value.denominator == 1 else repr(float(value))
+
+
+def _refuse_beyond_bounds(value: Fraction) -> None:
+    if value and not 1 / LARGEST <= abs(value) <= LARGEST:
+        raise ValueError("a number beyond 10^45, or nearer to 0 than 10^-45, is none that somebody published")
 
 
 def _outward(value: Any, towards: float) -> Fraction:

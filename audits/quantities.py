@@ -99,6 +99,12 @@ _ROWS = (
     Quantity("training.phase_fraction", "share of the phase", "fraction", 1),
     Quantity("training.phase_start", "first step of the phase", "steps", 1),
     Quantity("training.phase_tokens", "tokens of the phase", "tokens", 1),
+    Quantity("mixture.reference_tokens", "reference budget of the mixture", "tokens", 1),
+    Quantity("mixture.reference_phase_tokens", "reference budget of the mixture's phase", "tokens", 1),
+    Quantity("mixture.stage_tokens", "tokens of the mixture's stage", "tokens", 1),
+    Quantity("run.segment_start", "first step that the run contributes", "steps", 1),
+    Quantity("run.segment_end", "step at which the next run takes over", "steps", 1),
+    Quantity("routing.drop_fraction", "dropped expert assignments", "fraction", 1),
     Quantity("transport.kind", "expert transport", "name", 1),
     Quantity("transport.sender_factor", "sender capacity factor", "ratio", 1),
     Quantity("transport.receiver_factor", "receiver capacity factor", "ratio", 1),
@@ -135,6 +141,8 @@ _ROWS = (
     Quantity(
         "progress.fraction", "progress", "fraction", 3, ("of the planned steps", "of the planned tokens as printed")
     ),
+    Quantity("ladder.run_id", "the rung's W&B run", "name", 3),
+    Quantity("ladder.last_evaluation", "log step of the rung's last evaluation", "steps", 3),
     Quantity("ladder.stop_fraction", "where the rung stopped", "fraction", 3),
 )
 

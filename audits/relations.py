@@ -65,7 +65,8 @@ class Derived:
     inputs: tuple[str, ...]  # ids of claims, or what the record's tables were read for
     rank: int  # of the worst input; see claims.RANKS
     only_checks: bool = False
-    alternative: str = ""  # the contradicted input it was tried with; empty where all inputs are the best ones
+    alternative: str = ""  # what it was tried with instead of the best input; empty where all inputs are the best
+    from_claims: bool = True  # whether the alternative is a claim that another finding is about
 
 
 def _of(function: Callable[..., object]) -> Callable[..., Interval]:
@@ -267,6 +268,18 @@ SUMS: tuple[Sum, ...] = (
         part="training.phase_tokens",
         key="phase",
         whole="training.tokens",
+    ),
+    Sum(
+        name="training tokens = sum over the mixture's stages",
+        part="mixture.stage_tokens",
+        key="stage",
+        whole="training.tokens",
+    ),
+    Sum(
+        name="reference budget = sum over the mixture's phases",
+        part="mixture.reference_phase_tokens",
+        key="phase",
+        whole="mixture.reference_tokens",
     ),
     Sum(name="shares of the phases sum to 1", part="training.phase_fraction", key="phase"),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from audits.claims import Claim, Date, Scope, Source, freeze_scope
 from audits.intervals import Digits, Interval, exact, read_number, shown
+from audits.quantities import QUANTITIES
 from repro.errors import RecordError
 from repro.record.facts import RUN_CONFIGURATION, Record
 
@@ -66,7 +67,8 @@ RUNG_COLUMNS: dict[str, tuple[str, Digits]] = {  # column of ladder_rungs.csv: q
 
 def table_claims(record: Record) -> list[Claim]:
     """Every figure of the record's tables that the vocabulary has a name for."""
-    return [*_configuration(record), *_rungs(record), *_evaluations(record), *_progress(record), *_stores(record)]
+    tables = (_configuration, _rungs, _evaluations, _lineage, _samples, _progress, _stores)
+    return [claim for read in tables for claim in read(record)]
 
 
 def scope_of(rung: str, record: Record) -> Scope:
@@ -87,7 +89,11 @@ def _configuration(record: Record) -> Iterator[Claim]:
                 continue
         if value is None:
             continue
-        known = exact(value) if isinstance(value, int | float) else str(value)
+        wanted = str if QUANTITIES[quantity].is_name else (int, float)
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            what = "a word" if wanted is str else "a number"
+            raise RecordError(f"{RUN_CONFIGURATION}, {path}: must be {what}, not {value!r}.")
+        known = value if isinstance(value, str) else _exact(value, f"{RUN_CONFIGURATION}, {path}")
         yield _claim(record, RUN_CONFIGURATION, "run-configuration", path, quantity, known, "exact", ())
 
 
@@ -102,15 +108,54 @@ def _rungs(record: Record) -> Iterator[Claim]:
                 raise RecordError(f"{name}, {row.rung}, {column}: {error}.") from error
             scope = scope_of(row.rung, record)
             yield _claim(record, name, "launcher-code", f"{row.rung}.{column}", quantity, value, digits, scope, text)
+        yield _claim(record, name, "table", f"{row.rung}.run_id", "ladder.run_id", row.run_id, "exact", scope)
+    for rung, points in record.ladder_grid.items():
+        last = exact(points[-1].step)
+        yield _claim(
+            record,
+            "ladder_grid.csv",
+            "run-metric",
+            rung,
+            "ladder.last_evaluation",
+            last,
+            "exact",
+            scope_of(rung, record),
+        )
+
+
+def _lineage(record: Record) -> Iterator[Claim]:
+    name = "hero_lineage.csv"
+    for row in record.hero_lineage:
+        scope = freeze_scope({"run": row.run_id})
+        start, end = row.start_step, row.end_step_exclusive
+        yield _claim(record, name, "table", f"{row.run_id}.start", "run.segment_start", exact(start), "exact", scope)
+        if end is not None:
+            yield _claim(record, name, "table", f"{row.run_id}.end", "run.segment_end", exact(end), "exact", scope)
+
+
+def _samples(record: Record) -> Iterator[Claim]:
+    """Training metrics of single steps. Rows of one step in several runs or sources are claims of one scope."""
+    name = "hero_train.csv"
+    for number, row in enumerate(record.hero_train):
+        scope = freeze_scope({"step": str(row.step)})
+        rows = {
+            "progress.tokens": row.tokens,
+            "throughput.tokens_per_second": row.tokens_per_second,
+            "routing.drop_fraction": row.drop_fraction,
+        }
+        for quantity, value in rows.items():
+            if value is not None:
+                place = f"{number}.{quantity}"
+                known = _exact(value, f"{name}, step {row.step}")
+                yield _claim(record, name, "run-metric", place, quantity, known, "exact", scope)
 
 
 def _evaluations(record: Record) -> Iterator[Claim]:
     name, quantity = "hero_evaluations.csv", "evaluation.dropless_macro_loss"
     for row in record.hero_evaluations:
         scope = freeze_scope({"step": str(row.step)})
-        yield _claim(
-            record, name, "run-metric", f"{row.step}.loss", quantity, exact(row.dropless_macro_loss), "exact", scope
-        )
+        loss = _exact(row.dropless_macro_loss, f"{name}, step {row.step}")
+        yield _claim(record, name, "run-metric", f"{row.step}.loss", quantity, loss, "exact", scope)
         yield _claim(
             record, name, "run-metric", f"{row.step}.tokens", "progress.tokens", exact(row.tokens), "exact", scope
         )
@@ -128,7 +173,7 @@ def _progress(record: Record) -> Iterator[Claim]:
     for key, quantity in keys.items():
         if isinstance(step, int) and isinstance(summary.get(key), int | float):
             scope = () if quantity == "hardware.peak_flops" else freeze_scope({"step": str(step)})
-            value = exact(summary[key])
+            value = _exact(summary[key], f"{RUN_CONFIGURATION}, summary, {key}")
             yield _claim(record, RUN_CONFIGURATION, "run-metric", f"summary.{key}", quantity, value, "exact", scope)
 
 
@@ -149,6 +194,13 @@ def _stores(record: Record) -> Iterator[Claim]:
         scope = freeze_scope({"store": store})
         place = f"{store}.tokens"
         yield _claim(record, "mixture_weights.csv", "table", place, "data.store_tokens", total, "exact", scope)
+
+
+def _exact(value: int | float, where: str) -> Interval:
+    try:
+        return exact(value)
+    except ValueError as error:
+        raise RecordError(f"{where}: {value}: {error}.") from error
 
 
 def _claim(

@@ -75,6 +75,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
+            if field.type == "int" and not isinstance(getattr(self, field.name), int):
+                _refuse(f"{field.name} must be a whole number, not {getattr(self, field.name)!r}")
             if field.type in ("int", "float") and not getattr(self, field.name) > 0:
                 _refuse(f"{field.name} must be positive, not {getattr(self, field.name)}")
         for kv in ("num_kv_heads", "local_kv_heads", "global_kv_heads"):

@@ -63,7 +63,7 @@ def read_bounded(path: Path, limit: int = MAX_RECORD_FILE) -> bytes:
 def path_inside(folder: Path, name: str) -> Path:
     """`folder / name`, refused with RecordError where it would leave the folder (`..`, absolute, NUL, symlink)."""
     refused = f"{name!r} leads out of {folder}; a record's files stay inside its folder."
-    if not name or "\0" in name or "\\" in name or Path(name).is_absolute() or ".." in Path(name).parts:
+    if not name or not name.isprintable() or "\\" in name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise RecordError(refused)
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
@@ -104,7 +104,9 @@ def parse_json(data: bytes, name: str) -> Any:
     except json.JSONDecodeError as error:
         raise RecordError(f"{name}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}.") from error
     except ValueError as error:  # an integer of more digits than Python reads
-        raise RecordError(f"{name}: {error}.") from error
+        raise RecordError(
+            f"{name}: holds an integer of thousands of digits, which is no number of a record."
+        ) from error
     except RecursionError as error:
         raise RecordError(f"{name}: nested too deeply to be read.") from error
 

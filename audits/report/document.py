@@ -45,7 +45,8 @@ def document(audit: Audit) -> Json:
 
 def link(address: str) -> str:
     """The address, where it is one that a browser may be sent to; else empty."""
-    return address if address.startswith(("https://", "http://")) else ""
+    whole = address.isprintable() and not any(letter.isspace() or letter in '<>"' for letter in address)
+    return address if whole and address.startswith(("https://", "http://")) else ""
 
 
 def _finding(finding: Finding, audit: Audit) -> Json:
@@ -110,8 +111,8 @@ def _claim(claim: Claim, audit: Audit) -> Json:
 
 
 def _unit(quantity: Quantity) -> str:
-    """The unit as it stands behind a number; a fraction and a name have none."""
-    return "" if quantity.unit in ("fraction", "ratio", "count", "name") else quantity.unit
+    """The unit as a reader is shown it; ratios, counts and names have none."""
+    return "" if quantity.unit in ("ratio", "count", "name") else quantity.unit
 
 
 def _source(source: Source) -> Json:

@@ -21,10 +21,12 @@ class Figure(NamedTuple):
     caption: str
 
 
-def as_html(document: Json, figures: tuple[Figure, ...] = ()) -> str:
-    """One page without scripts and without anything to load."""
+def as_html(document: Json, figures: tuple[Figure, ...] = (), no_figures: str = "") -> str:
+    """One page without scripts and without anything to load; `no_figures` says why there are none."""
     drawn = [{"svg": Markup(figure.svg), "caption": figure.caption} for figure in figures]  # our own drawing
-    return _environment().get_template("report.html.jinja").render(report=document, figures=drawn)
+    return (
+        _environment().get_template("report.html.jinja").render(report=document, figures=drawn, no_figures=no_figures)
+    )
 
 
 def as_markdown(document: Json) -> str:
@@ -47,7 +49,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": _percent, "number": _number, "plain": _plain, "scope": _scope}
+    environment.filters |= {
+        "percent": _percent,
+        "number": _number,
+        "numbered": _numbered,
+        "plain": _plain,
+        "scope": _scope,
+    }
     return environment
 
 
@@ -55,7 +63,19 @@ def _percent(value: float) -> str:
     return f"{value:+.3%}" if abs(value) < 0.1 else f"{value:+.1%}"
 
 
-def _number(value: float | int | None) -> str:
+def _numbered(claims: list[Json]) -> dict[str, int]:
+    """Place in the list of all claims, by id: what a link inside the page points to."""
+    return {claim["id"]: number for number, claim in enumerate(claims, start=1)}
+
+
+def _number(value: float | int | None, unit: str = "") -> str:
+    """A number with its unit; a fraction as a percentage."""
+    if unit == "fraction" and value is not None:
+        return f"{100 * value:.6g}%"
+    return f"{_digits(value)} {unit}".strip()
+
+
+def _digits(value: float | int | None) -> str:
     if isinstance(value, int):
         return f"{value:,}" if abs(value) < 10**16 else f"{value:.6g}"
     return "" if value is None else f"{value:.10g}"

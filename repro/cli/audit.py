@@ -41,6 +41,7 @@ def audit(
 
     worst = severities_at_or_above(fail_on)
     facts = load_record(record)
+    refuse_inside(facts, out or DEFAULT_OUT)
     report = document(audit_of(facts))
     folder = out or (None if json_output else DEFAULT_OUT)
     if folder is not None:
@@ -82,18 +83,31 @@ def report_texts(report: dict[str, Any], facts: Record) -> dict[str, str]:
     from audits.report.render import as_html, as_markdown
     from repro.files import canonical_json
 
-    texts = (as_html(report, forecast_figures(facts)), as_markdown(report), canonical_json(report))
+    figures, missing = forecast_figures(facts)
+    texts = (as_html(report, figures, missing), as_markdown(report), canonical_json(report))
     return dict(zip(REPORTS, texts, strict=True))
 
 
-def forecast_figures(facts: Record) -> tuple[Figure, ...]:
-    """The figures of the record's forecast; none where it has no forecast or no grid."""
+def forecast_figures(facts: Record) -> tuple[tuple[Figure, ...], str]:
+    """The figures of the record's forecast, or why there are none."""
     from audits.report.render import Figure
     from repro.cli.study import draw
+    from repro.errors import MarinReproError
 
     if facts.forecast is None or not facts.ladder_grid:
-        return ()
-    return tuple(Figure(svg, caption) for _, svg, caption in draw(facts))
+        return (), "The record has no forecast with a grid of evaluations."
+    try:
+        return tuple(Figure(svg, caption) for _, svg, caption in draw(facts)), ""
+    except MarinReproError as error:
+        return (), str(error)
+
+
+def refuse_inside(facts: Record, folder: Path) -> None:
+    """Raise UsageError where the output would become part of the record."""
+    from repro.errors import UsageError
+
+    if folder.resolve().is_relative_to(facts.folder.resolve()):
+        raise UsageError(f"--out {folder} lies inside the record {facts.folder}. Choose a folder outside of it.")
 
 
 def print_findings(report: dict[str, Any]) -> None:

@@ -8,9 +8,12 @@ Commands import what they need inside their functions: `--help` starts at once, 
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -62,8 +65,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 def exit_code(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; errors that a user can mend are one line on standard error, a bug is a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has no − shows it as it can
     try:
         code = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
     except MarinReproError as error:
         typer.echo(f"marin-repro: {error}", err=True)
         return error.exit_code
@@ -71,13 +78,22 @@ def exit_code(arguments: Sequence[str] | None = None) -> int:
         typer.echo(f"marin-repro: {error.format_message()} See marin-repro --help.", err=True)
         return BAD_USAGE
     except (typer.Abort, KeyboardInterrupt):
-        typer.echo("marin-repro: interrupted. What was written is whole.", err=True)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output, such as head, has enough
-        sys.stderr.close()
-        return 0
+        code = INTERRUPTED
+    except (SystemExit, OSError) as error:
+        # Typer leaves with 1 where the reader of our output, such as head, has had enough; so may rich.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is flushed at exit
+        if isinstance(cause, BrokenPipeError):
+            return 0
+        typer.echo(f"marin-repro: cannot write the output: {cause.strerror or cause}.", err=True)
+        return BAD_USAGE
     except Exception:  # noqa: BLE001  a crash must never read as a finding
         traceback.print_exc()
         typer.echo("marin-repro: this is a bug of ours. Please report it with the lines above.", err=True)
         return BUG
+    if code == INTERRUPTED:
+        typer.echo("marin-repro: interrupted. What was written is whole.", err=True)
     return code if isinstance(code, int) else 0

@@ -36,15 +36,17 @@ def reproduce(
     """
     import json
 
+    from repro.cli.audit import refuse_inside
     from repro.files import canonical_json, output_errors, write_atomically
     from repro.record.facts import load_record
 
     facts = load_record(record)
+    refuse_inside(facts, out)
     with output_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     identity = _identity(facts)
     done = _stages_done(out)
-    for name, make in (("plan", _plans), ("fit", _fit), ("audit", _audit)):
+    for name, make in MAKERS.items():
         if not force and _is_current(out, done.get(name), identity):
             _say(quiet, f"{name}: unchanged, nothing to do")
             continue
@@ -71,18 +73,24 @@ def _plans(facts: Record) -> Written:
     from repro.ladder.recipe import resolve_recipe
     from repro.ladder.rungs import RUNGS
 
-    return {f"plan/{rung}.json": canonical_json(resolve_recipe(rung).as_json()) for rung in RUNGS}
+    rungs = RUNGS if facts.run.recipe == "marin" else ()
+    return {f"plan/{rung}.json": canonical_json(resolve_recipe(rung).as_json()) for rung in rungs}
 
 
 def _fit(facts: Record) -> Written:
     """the forecast as published, and with each choice made otherwise"""
     from repro.cli.study import draw
+    from repro.errors import MarinReproError
     from repro.files import canonical_json
     from repro.ladder.sensitivity import study_record
 
     if facts.forecast is None or not facts.ladder_grid:
         return {}
-    study = study_record(facts)
+    try:
+        study = study_record(facts)
+    except MarinReproError as error:
+        typer.echo(f"fit: not possible: {error}", err=True)
+        return {}
     figures = {f"fit/{drawing.name}.svg": drawing.svg for drawing in draw(facts, study)}
     return {**figures, "fit/fit.json": canonical_json(study.as_json())}
 
@@ -101,7 +109,7 @@ def _summary(report: dict[str, Any], forecast: dict[str, Any] | None, out: Path)
     counts = ", ".join(f"{count} {severity}" for severity, count in report["summary"].items())
     final = forecast["final"]["prediction"] if forecast else None
     return {
-        "claims": f"{made['claims']} published, {len(report['unverifiable'])} of them beyond checking",
+        "claims": f"{made['claims']} published; {len(report['unverifiable'])} things could not be checked",
         "relations": f"{made['relations_checked']}, checked in {made['scopes_checked']} places",
         "findings": counts,
         "forecast": f"{final:.4f} nats/token at the end of the run" if final else "the record has none",
@@ -137,7 +145,7 @@ def _stages_done(out: Path) -> dict[str, Any]:
         done = parse_json(read_bounded(out / STAGES), STAGES)
     except RecordError:  # missing or damaged: then every stage runs
         return {}
-    return done if isinstance(done, dict) else {}
+    return {name: done[name] for name in MAKERS if name in done} if isinstance(done, dict) else {}
 
 
 def _is_current(out: Path, stage: Any, identity: str) -> bool:
@@ -146,7 +154,7 @@ def _is_current(out: Path, stage: Any, identity: str) -> bool:
         return False
     try:
         return all(_digest((out / name).read_bytes()) == digest for name, digest in stage["files"].items())
-    except OSError:
+    except (OSError, ValueError):  # gone, or no name that a file can have
         return False
 
 
@@ -157,3 +165,6 @@ def _digest(data: bytes) -> str:
 def _say(quiet: bool, line: str) -> None:
     if not quiet:
         typer.echo(line, err=True)
+
+
+MAKERS = {"plan": _plans, "fit": _fit, "audit": _audit}  # in the order of the data's way

@@ -148,14 +148,19 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def _recipe(record: Record, rung: str) -> Recipe:
-    """The recipe of that name, else of the published shape that the record's ladder_rungs.csv gives it."""
-    if rung in RUNGS:
+    """The published recipe of the shape that ladder_rungs.csv gives the rung, else of its name."""
+    if record.run.recipe != "marin":
+        raise RecordError(
+            f"record {record.run.name}: FLOPs can be counted for Marin's recipe only. If this run follows it, say "
+            'recipe = "marin" in record.toml, [run].'
+        )
+    row = next((row for row in record.ladder_rungs if row.rung == rung), None)
+    if row is None and rung in RUNGS:
         return resolve_recipe(rung)
-    for row in record.ladder_rungs:
-        for known in RUNGS.values() if row.rung == rung else ():
-            shape = (known.model.hidden_dim, known.model.num_layers, known.batch_size, known.seq_len)
-            if shape == (row.hidden_dim, row.num_layers, row.batch_size, row.seq_len):
-                return resolve_recipe(known.name)
+    for known in RUNGS.values() if row else ():
+        shape = (known.model.hidden_dim, known.model.num_layers, known.batch_size, known.seq_len)
+        if row and shape == (row.hidden_dim, row.num_layers, row.batch_size, row.seq_len):
+            return resolve_recipe(known.name)
     raise RecordError(
         f"record {record.run.name}: the FLOPs of rung {rung!r} are unknown. Known by name, or by a shape in "
         f"ladder_rungs.csv, are {', '.join(RUNGS)}."

@@ -38,6 +38,7 @@ def _whole_commit(text: str) -> str:
     return text
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
 Commit = Annotated[str, AfterValidator(_whole_commit)]  # 40 hex digits; empty: none
 
 ADDRESSES = {  # kind: the form of its address
@@ -138,8 +139,8 @@ class Extrapolation:
     """A rung that stopped early: its end is read off a line through the marks of `window`, plus `correction`."""
 
     rung: str
-    window: tuple[float, float]  # first and last fraction of the fitted line
-    correction: float  # added to the extrapolated loss
+    window: tuple[Share, Share]  # first and last fraction of the fitted line
+    correction: Annotated[float, Field(ge=-1, le=1)]  # added to the extrapolated loss
 
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)
@@ -148,8 +149,8 @@ class Forecast:
 
     fitted_on: tuple[str, ...]
     target: str
-    target_steps: int
-    asymptote: float
+    target_steps: Annotated[int, Field(ge=1, le=10**12)]
+    asymptote: Annotated[float, Field(ge=0, le=100)]
     mark: float  # distance of two fractions of progress
     compute: Literal["without_lm_head", "with_lm_head"]
     source: str
@@ -174,8 +175,16 @@ class TrainingData:
     status: Literal["ran", "planned"]
     store: str
     simulated_epoching: bool  # each cell cut so that a short run meets the repetition of the long one
-    stages: tuple[Stage, ...]
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     source: str
+
+    @field_validator("stages")
+    @classmethod
+    def _in_order(cls, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        starts = [stage.from_step for stage in stages]
+        if starts[0] != 0 or starts != sorted(set(starts)):
+            raise ValueError(f"stages start at step 0 and run upwards, not from {starts}")
+        return stages
 
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)

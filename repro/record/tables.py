@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 from pydantic.dataclasses import dataclass
 
 from repro.record.entries import ENTRY
+
+Count = Annotated[int, Field(ge=1, le=10**12)]
 
 
 class GridPoint(NamedTuple):
@@ -50,17 +52,17 @@ class LadderRung:
 
     rung: str
     run_id: str
-    racks: int
-    gpus: int
-    batch_size: int  # sequences a step
-    seq_len: int
-    steps: int
-    num_layers: int
-    hidden_dim: int
-    num_heads: int
-    num_kv_heads: int  # stored in every layer
-    local_kv_heads: int
-    global_kv_heads: int
+    racks: Count
+    gpus: Count
+    batch_size: Count  # sequences a step
+    seq_len: Count
+    steps: Count
+    num_layers: Count
+    hidden_dim: Count
+    num_heads: Count
+    num_kv_heads: Count  # stored in every layer
+    local_kv_heads: Count
+    global_kv_heads: Count
     printed_total: str
     printed_active: str
     printed_tokens: str

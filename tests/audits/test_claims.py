@@ -131,8 +131,8 @@ EXPLANATION = {"quantity": "training.tokens", "degree": "full", "text": "It says
         ({"sources": [{**SOURCE, "kind": "blogg"}]}, ["source s, kind: 'blogg': did you mean 'blog'?"]),
         ({"sources": [{**SOURCE, "kind": "xyzzy"}]}, ["source s, kind: 'xyzzy': known kinds are run-configuration,"]),
         ({"sources": [without(SOURCE, "citation")]}, ["source s: citation is missing."]),
-        ({"sources": [SOURCE, SOURCE]}, ["claims.json, sources: id 's' stands twice"]),
-        ({"claims": [TOKENS, TOKENS]}, ["claims.json, claims: id 'a' stands twice (again as entry 2)"]),
+        ({"sources": [SOURCE, SOURCE]}, ["claims.json, source: id 's' stands twice"]),
+        ({"claims": [TOKENS, TOKENS]}, ["claims.json, claim: id 'a' stands twice (again as entry 2)"]),
         ({"quantities": [OWN, OWN]}, ["name 'tea.cups' stands twice"]),
         ({"quantities": [{**OWN, "effect": 4}]}, ["quantity tea.cups, effect: 4"]),
         (
