@@ -144,7 +144,9 @@ def test_one_rung_has_nothing_of_another(audit_claims: AuditClaims) -> None:
     )
     assert not audit.findings
     reasons = {one.subject: one.reason for one in audit.unverifiable}
-    assert "tokens = steps × tokens per step: for this scope the record gives no training.steps and no" in reasons["tokens"]
+    assert reasons["tokens"].startswith(
+        "tokens = steps × tokens per step: for this scope the record gives no training.steps"
+    )
 
 
 def test_a_moment_of_a_run_has_the_runs_numbers(audit_claims: AuditClaims) -> None:
