@@ -1,0 +1,225 @@
+"""Can it still be downloaded, and is it still the same: one status for each artifact of a record.
+
+    ok            there, and equal to its pin, its digest or its lock
+    changed       there, but not the bytes that were pinned or locked
+    gone          no longer there
+    forbidden     not open to us; expected for some artifacts, a finding for others
+    unreachable   no answer, or asked to come back later: nothing is known
+    unverifiable  there, but nothing is known to compare it with, or the answer is not what the address should give
+    skipped       not asked for this time
+
+Asking and deciding are apart: `decide` is a pure function of what was expected and what came. Nothing is kept between
+two verifications.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from repro.record.artifacts import Artifact
+from repro.record.digests import Digest, sha256
+from repro.record.services.content import Content
+from repro.record.services.errors import (
+    Forbidden,
+    Gone,
+    HashMismatch,
+    RateLimited,
+    ServiceError,
+    Unreachable,
+)
+from repro.record.services.http import Client
+
+Status = Literal["ok", "changed", "gone", "forbidden", "unreachable", "unverifiable", "skipped"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+Read = Callable[[Artifact, Client], Content]
+
+# What an outsider can do, and which roles it takes. One artifact of a role that is lost takes the capability with it.
+CAPABILITIES: Mapping[str, tuple[str, ...]] = {
+    "exact replay": ("config", "launcher code", "data order", "data manifest", "mixture", "corpus", "checkpoint"),
+    "statistical rerun": ("config", "launcher code", "data order", "data manifest", "mixture"),
+    "refit": ("metrics",),
+    "inspection": ("config", "launcher code", "discussion", "metrics"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What an artifact was when it was locked."""
+
+    digest: str = ""  # "kind:value" of the publisher, or of our own
+    canonical: Mapping[str, str] = field(default_factory=dict)  # part: SHA-256 of its canonical form
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactStatus:
+    """What became of one artifact. `expected` says whether the record foresaw it."""
+
+    artifact: Artifact
+    status: Status
+    as_expected: bool = True
+    expected: str = ""
+    found: str = ""
+    bytes: int | None = None
+    seconds: float = 0.0
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract's object, with the reason and whether it was foreseen."""
+        return {
+            "id": self.artifact.id,
+            "kind": self.artifact.kind,
+            "role": self.artifact.role,
+            "url": self.artifact.url,
+            "status": self.status,
+            "as_expected": self.as_expected,
+            "expected": self.expected,
+            "found": self.found,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "why": self.why,
+        }
+
+
+def verify_artifacts(
+    artifacts: Sequence[Artifact],
+    client: Client,
+    read: Read,
+    known: Mapping[str, Known],
+    *,
+    chosen: Callable[[Artifact], bool] = lambda artifact: True,
+    workers: int = 16,
+    seen: Callable[[ArtifactStatus], None] = lambda status: None,
+) -> list[ArtifactStatus]:
+    """Ask for every chosen artifact, several at once, and decide; in the order of the record. `seen` hears each."""
+
+    def one(artifact: Artifact) -> ArtifactStatus:
+        status = ask(artifact, client, read, known.get(artifact.id)) if chosen(artifact) else _skipped(artifact)
+        seen(status)
+        return status
+
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        return list(pool.map(one, artifacts))
+
+
+def ask(artifact: Artifact, client: Client, read: Read, known: Known | None) -> ArtifactStatus:
+    """Read one artifact and decide what that means. Only results of the service are caught; a bug of ours is not."""
+    start = time.perf_counter()
+    outcome: Content | ServiceError
+    try:
+        outcome = read(artifact, client)
+    except ServiceError as error:
+        outcome = error
+    return decide(artifact, known, outcome, time.perf_counter() - start)
+
+
+def decide(artifact: Artifact, known: Known | None, outcome: Content | ServiceError, seconds: float) -> ArtifactStatus:
+    """The status of an artifact from what was expected and what came."""
+    expected = _expected(artifact, known)
+
+    def status(
+        name: Status, why: str, *, as_expected: bool = True, found: str = "", size: int | None = None
+    ) -> ArtifactStatus:
+        return ArtifactStatus(
+            artifact=artifact,
+            status=name,
+            as_expected=as_expected,
+            expected=expected,
+            found=found,
+            bytes=size,
+            seconds=seconds,
+            why=why,
+        )
+
+    foreseen = artifact.expectation != "available"
+    match outcome:
+        case Forbidden():
+            return status("forbidden", str(outcome), as_expected=foreseen)
+        case Gone():
+            return status("gone", str(outcome), as_expected=False)
+        case Unreachable() | RateLimited():
+            return status("unreachable", str(outcome))
+        case HashMismatch():
+            size = len(outcome.data)
+            return status("changed", str(outcome), as_expected=False, found=str(outcome.found), size=size)
+        case ServiceError():
+            return status("unverifiable", str(outcome), as_expected=False)
+    found, difference = _compare(artifact, known, outcome)
+    size = len(outcome.data)
+    if difference:
+        return status("changed", difference, as_expected=False, found=found, size=size)
+    if foreseen:
+        return status(
+            "ok", f"news: it was {artifact.expectation} and is now open", as_expected=False, found=found, size=size
+        )
+    if not expected and not (outcome.digest and artifact.pin):
+        return status("unverifiable", "there; nothing was locked to compare it with", found=found, size=size)
+    return status("ok", "", found=found, size=size)
+
+
+def capabilities(statuses: Iterable[ArtifactStatus]) -> dict[str, dict[str, Any]]:
+    """What an outsider can still do: possible, not possible or unknown, and because of which artifacts."""
+    by_role: dict[str, list[ArtifactStatus]] = {}
+    for one in statuses:
+        by_role.setdefault(one.artifact.role, []).append(one)
+    result = {}
+    for capability, roles in CAPABILITIES.items():
+        needed = [one for role in roles for one in by_role.get(role, ())]
+        lost = [one.artifact.id for one in needed if one.status in ("changed", "gone", "forbidden")]
+        unknown = [one.artifact.id for one in needed if one.status in ("unreachable", "skipped")]
+        verdict = "not possible" if lost else "unknown" if unknown or not needed else "possible"
+        result[capability] = {"verdict": verdict, "because_of": lost or unknown}
+    return result
+
+
+def report(statuses: Sequence[ArtifactStatus]) -> dict[str, Any]:
+    """The contract's verify object."""
+    return {
+        "artifacts": [one.as_json() for one in statuses],
+        "summary": {name: sum(one.status == name for one in statuses) for name in STATUSES},
+        "capabilities": capabilities(statuses),
+    }
+
+
+def _expected(artifact: Artifact, known: Known | None) -> str:
+    """What the artifact must be: the record's digest, else the lock's."""
+    if Digest.parse(artifact.digest).value:
+        return artifact.digest
+    if known is None:
+        return ""
+    return known.digest or f"{len(known.canonical)} locked parts"
+
+
+def _compare(artifact: Artifact, known: Known | None, content: Content) -> tuple[str, str]:
+    """What was found, and how it differs from what was expected; an empty difference where it does not."""
+    found = str(content.digest or sha256(content.data))
+    for text in filter(None, (artifact.digest, known.digest if known else "")):
+        wanted = Digest.parse(text)
+        if wanted.value is None:
+            continue
+        same_kind = content.digest if content.digest and content.digest.kind == wanted.kind else None
+        actual = same_kind or (sha256(content.data) if wanted.kind == "sha256" else None)
+        if actual is not None and actual != wanted:
+            return str(actual), f"expected {wanted}, found {actual}"
+    if known and known.canonical:
+        return found, _parts_that_differ(known.canonical, content.canonical)
+    return found, ""
+
+
+def _parts_that_differ(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    changed = [part for part in before if part in now and before[part] != now[part]]
+    lost = [part for part in before if part not in now]
+    added = [part for part in now if part not in before]
+    words = [
+        f"{', '.join(parts[:5])}{f' and {len(parts) - 5} more' if len(parts) > 5 else ''} {what}"
+        for parts, what in ((changed, "changed"), (lost, "deleted"), (added, "added"))
+        if parts
+    ]
+    return "; ".join(words)
+
+
+def _skipped(artifact: Artifact) -> ArtifactStatus:
+    return ArtifactStatus(artifact=artifact, status="skipped", why="not asked for this time")
