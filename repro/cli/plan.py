@@ -9,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rich.table import Table
+
     from repro.ladder.recipe import Explanation, Recipe
 
 
@@ -16,14 +18,17 @@ def plan(
     rung: Annotated[
         str, typer.Argument(metavar="RUNG", help="d768, d1024, d1536, d2048 or d6144 (the hero).", show_default=False)
     ],
-    scale: Annotated[str, typer.Option(help="full: as published.")] = "full",
+    scale: Annotated[
+        str, typer.Option(help="full (as published), mini (hours on two cores), smoke (minutes), or a TOML file.")
+    ] = "full",
     explain: Annotated[bool, typer.Option("--explain", help="Add the formula and the source of each number.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Leave out the title and the notes.")] = False,
 ) -> None:
     """Show every resolved number of a rung's run.
 
-    By closed formulas, and without JAX; --explain adds each formula and who published it.
+    By closed formulas, and without JAX; --explain adds each formula and who published it. A scale other than full is
+    listed with everything that it makes otherwise, the published value beside it.
 
     Example: marin-repro plan d6144 --explain
     """
@@ -58,7 +63,7 @@ def _print_table(recipe: Recipe, rows: list[Explanation], sources: Mapping[str, 
     if sources:
         table.add_column("formula, and its source")
     for row in rows:
-        cells = [Text(row.quantity), Text(_shown(row))]
+        cells = [Text(row.quantity), Text(_shown(row.value))]
         if sources:
             cells.append(Text.assemble(row.formula, "\n", (row.source, "dim")))
         table.add_row(*cells)
@@ -68,8 +73,11 @@ def _print_table(recipe: Recipe, rows: list[Explanation], sources: Mapping[str, 
             console.print(Text.assemble(f"{name}: ", (address, "dim")), soft_wrap=True)
     if quiet:
         return
-    departures = ", ".join(recipe.departures) or "none"
-    console.print(Text(f"Departures from the published run: {departures}."))
+    if recipe.departures:
+        console.print(Text("Departures from the published run"))
+        console.print(_departures(recipe))
+    else:
+        console.print(Text("Departures from the published run: none."))
     console.print(
         Text(
             "FLOPs come in two conventions: with the LM head, as the launcher publishes them, and without, as the "
@@ -78,10 +86,22 @@ def _print_table(recipe: Recipe, rows: list[Explanation], sources: Mapping[str, 
     )
 
 
-def _shown(row: Explanation) -> str:
+def _departures(recipe: Recipe) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(("what", "published", "here")):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for departure in recipe.departures:
+        table.add_row(departure.what, _shown(departure.published), _shown(departure.here))
+    return table
+
+
+def _shown(value: float | str) -> str:
     """Integers in full with separators, FLOPs in six digits, other floats in every digit."""
-    if isinstance(row.value, str):
-        return row.value
-    if isinstance(row.value, int):
-        return f"{row.value:.5e}" if row.value > 10**15 else f"{row.value:,}"
-    return repr(row.value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return f"{value:.5e}" if value > 10**15 else f"{value:,}"
+    return repr(value)

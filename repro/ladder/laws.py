@@ -25,18 +25,25 @@ BETA1 = 0.9  # W&B configs of the hero and of rav-ladder-d1536; a stored text of
 BETA2_RANGE = (0.95, 0.9999)  # heuristic.py
 
 
-def steps(*, active_parameters: float, tokens_per_step: float) -> int:
+def steps(
+    *, active_parameters: float, tokens_per_step: float, tokens_per_parameter: float = TOKENS_PER_ACTIVE_PARAMETER
+) -> int:
     """Optimiser steps of a run: max(1, round(791 · active / tokens per step)).
 
     Fit: none, a chosen ratio (issue 8435, job summary). Range: all five rungs use it. Source: launch_scaling_ladder.py,
     whose published step counts it reproduces.
     """
-    return max(1, round(TOKENS_PER_ACTIVE_PARAMETER * active_parameters / tokens_per_step))
+    return max(1, round(tokens_per_parameter * active_parameters / tokens_per_step))
 
 
 def implied_active_parameters(*, steps: float, tokens_per_step: float) -> float:
     """The step law read backwards: the active parameters that a step count speaks of, within half a step's worth."""
     return steps * tokens_per_step / TOKENS_PER_ACTIVE_PARAMETER
+
+
+def adam_learning_rate_uncapped(*, tokens: float, hidden_dim: float, tokens_per_step: float) -> float:
+    """Peak learning rate of the Adam group before its cap."""
+    return 0.087571 * tokens**-0.3461 * hidden_dim**-0.3448 * math.sqrt(tokens_per_step)
 
 
 def adam_learning_rate(*, tokens: float, hidden_dim: float, tokens_per_step: float) -> float:
@@ -47,7 +54,8 @@ def adam_learning_rate(*, tokens: float, hidden_dim: float, tokens_per_step: flo
     and tokens of that sweep are not in the record, and the hero lies beyond every finished rung. Replaces the May fit
     of issue 5951 (0.06602, -0.395, -0.150), which is not what ran. Source: issue 8435, job summary.
     """
-    return min(MAX_LEARNING_RATE, 0.087571 * tokens**-0.3461 * hidden_dim**-0.3448 * math.sqrt(tokens_per_step))
+    law = adam_learning_rate_uncapped(tokens=tokens, hidden_dim=hidden_dim, tokens_per_step=tokens_per_step)
+    return min(MAX_LEARNING_RATE, law)
 
 
 def muonh_learning_rate(*, tokens: float, hidden_dim: float, tokens_per_step: float) -> float:

@@ -33,14 +33,16 @@ def step_multiple(batch_size: int, block_size: int = BLOCK_SIZE) -> int:
     return block_size // math.gcd(block_size, batch_size)
 
 
-def phase_starts(steps: int, batch_size: int, *, switched: bool = False) -> tuple[int, ...]:
+def phase_starts(
+    steps: int, batch_size: int, block_size: int = BLOCK_SIZE, *, switched: bool = False
+) -> tuple[int, ...]:
     """First step of each phase, ascending from 0.
 
     The cooldown starts at 80% of the steps, rounded down to whole blocks; with `switched`, the main mixture of pull
     request 9162 starts at 108,000/390,251 of them, rounded up. Where a short run makes the two coincide, the cooldown
     wins; one too short for whole blocks has a start at or beyond its end, which it never reaches.
     """
-    multiple = step_multiple(batch_size)
+    multiple = step_multiple(batch_size, block_size)
     cooldown = max(multiple, max(1, int(COOLDOWN_FRACTION * steps)) // multiple * multiple)
     starts = {0, cooldown}
     if switched:
@@ -67,16 +69,25 @@ def block_counts(weights: Mapping[str, float], block_size: int = BLOCK_SIZE) -> 
     for cell, weight in weights.items():
         if not (math.isfinite(weight) and weight >= 0):
             raise RecordError(f"mixture: the weight of cell {cell} is {weight}; it must be finite and at least 0.")
+    counts = _truncated_counts(weights, block_size)
+    drawable = [cell for cell, weight in weights.items() if weight > 0]
+    largest = max(drawable, key=lambda cell: counts[cell])  # max keeps the first on ties
+    counts[largest] += block_size - sum(counts.values())
+    return counts
+
+
+def block_remainder(weights: Mapping[str, float], block_size: int = BLOCK_SIZE) -> int:
+    """Sequences of a block that truncation leaves over, all of which go to one cell (`block_counts`)."""
+    return block_size - sum(_truncated_counts(weights, block_size).values())
+
+
+def _truncated_counts(weights: Mapping[str, float], block_size: int) -> dict[str, int]:
     # Exactly rounded on purpose: a running sum of the hero's cooldown weights ends one unit in the last place above 1
     # and would truncate 189 cells one sequence lower; the run's own counts leave no remainder there.
     total = math.fsum(weights.values())
     if not total > 0:
         raise RecordError("mixture: no cell has a weight above 0.")
-    counts = {cell: int(weight / total * block_size) for cell, weight in weights.items()}
-    drawable = [cell for cell, weight in weights.items() if weight > 0]
-    largest = max(drawable, key=lambda cell: counts[cell])  # max keeps the first on ties
-    counts[largest] += block_size - sum(counts.values())
-    return counts
+    return {cell: int(weight / total * block_size) for cell, weight in weights.items()}
 
 
 def effective_shares(counts: Mapping[str, int]) -> dict[str, float]:
@@ -102,7 +113,9 @@ def half_l1(first: Mapping[str, float], second: Mapping[str, float]) -> float:
 # How often a cell is read
 
 
-def simulated_epoching_ratio(*, tokens: int, flops_with_lm_head: float) -> float | None:
+def simulated_epoching_ratio(
+    *, tokens: int, flops_with_lm_head: float, reference_tokens: int = REFERENCE_TOKENS
+) -> float | None:
     """Share of each cell that a run may read, so that it repeats data as a run of 18.75T tokens would; None: all of it.
 
     Tokens of the run over 18.75T, up to 1e23 FLOPs with the LM head; above, the cells are left whole, so the hero's
@@ -110,11 +123,11 @@ def simulated_epoching_ratio(*, tokens: int, flops_with_lm_head: float) -> float
     """
     if flops_with_lm_head > SIMULATED_EPOCHING_MAX_FLOPS:
         return None
-    if tokens > REFERENCE_TOKENS:
+    if tokens > reference_tokens:
         raise UsageError(
-            f"simulated epoching: {tokens:,} tokens exceed the reference of {REFERENCE_TOKENS:,}; shorten the run."
+            f"simulated epoching: {tokens:,} tokens exceed the reference of {reference_tokens:,}; shorten the run."
         )
-    return tokens / REFERENCE_TOKENS
+    return tokens / reference_tokens
 
 
 def truncated_sequences(sequences: int, ratio: float | None) -> int:

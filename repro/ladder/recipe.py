@@ -6,18 +6,18 @@ prints; `explain` lists the same numbers with formula and source. Nothing downst
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from marin_model import flops
 from marin_model.config import ModelConfig
-from repro.errors import UsageError
 from repro.ladder import laws, mixture
-from repro.ladder.rungs import GPUS_PER_RACK, RUNGS, SEQUENCES_PER_RACK, get_rung
-
-SCALES = ("full",)  # full: as published, nothing changed
+from repro.ladder.departures import Departure, departures_of
+from repro.ladder.rungs import RUNGS, Rung
+from repro.ladder.scales import HERO, Scale, get_scale
 
 JOB_SUMMARY = "issue 8435, job summary"
 LAUNCHER = "launch_scaling_ladder.py"
@@ -53,13 +53,14 @@ class Recipe:
     scale: str
     model: ModelConfig
     racks: int
-    gpus: int
+    gpus: int  # expert shards of all racks; virtual where there are fewer devices
     total_parameters: int  # every stored leaf
     active_parameters: int  # the launcher's rule, without embedding and LM head; sets the token horizon
     matrix_parameters: int  # the published "535.3B"
     batch_size: int  # sequences a step
     seq_len: int  # tokens a sequence
     tokens_per_step: int
+    tokens_per_active_parameter: float
     steps: int  # completed updates
     tokens: int
     forward_flops_per_token: int  # with the LM head
@@ -79,8 +80,14 @@ class Recipe:
     mixture_block_size: int  # sequences
     mixture_step_multiple: int
     mixture_phase_starts: tuple[int, ...]  # steps, as launched
+    mixture_weights: tuple[dict[str, float], ...] | None  # of each cell, by phase; None: the record's
     simulated_epoching_ratio: float | None  # share of each cell that may be read; None: off
-    departures: tuple[str, ...] = ()  # what the scale changed of the published run
+    simulated_epoching_reference: int  # tokens of the run that the ratio imitates
+    compute_dtype: str  # of the forward and backward pass; masters and optimizer are float32
+    newton_schulz_dtype: str
+    evaluation_interval: int  # steps
+    evaluation_tokens: int | None  # of held-out data; None: all
+    departures: tuple[Departure, ...] = ()  # what the scale changed of the published run
 
     def as_json(self) -> dict[str, Any]:
         """The `plan` object of the command-line contract. FLOPs are exact integers, beyond 2^53 for every rung."""
@@ -116,7 +123,7 @@ class Recipe:
                 "step_multiple": self.mixture_step_multiple,
                 "phase_starts": list(self.mixture_phase_starts),
             },
-            "departures": list(self.departures),
+            "departures": [departure._asdict() for departure in self.departures],
             "memory_per_device": None,  # needs a mesh
             "communication_per_step": None,  # needs a mesh
         }
@@ -132,21 +139,26 @@ class Explanation(NamedTuple):
 
 
 def resolve_recipe(rung: str, scale: str = "full") -> Recipe:
-    """Resolve a rung at a scale. An unknown rung or scale is a UsageError that names those that exist."""
-    row = get_rung(rung)
-    if scale not in SCALES:
-        raise UsageError(f"no scale is called {scale!r}; the one that exists is {SCALES[0]} (as published).")
+    """Resolve a rung at a scale, a name or a TOML file. What does not exist is a UsageError that names what does."""
+    chosen = get_scale(scale)
+    recipe = _resolve(chosen.rung(rung), chosen)
+    return recipe if scale == "full" else replace(recipe, departures=departures_of(recipe, resolve_recipe(rung)))
+
+
+def _resolve(row: Rung, scale: Scale) -> Recipe:
     model = row.model
     active = flops.active_parameters(model)
-    steps = laws.steps(active_parameters=active, tokens_per_step=row.tokens_per_step)
+    steps = _steps(row, scale)
     tokens = steps * row.tokens_per_step
     with_head = row.tokens_per_step * flops.training_flops_per_token(model, lm_head=True)
     without_head = row.tokens_per_step * flops.training_flops_per_token(model, lm_head=False)
+    block = scale.mixture.block_size if scale.mixture else mixture.BLOCK_SIZE
+    reference = _reference_tokens(scale)
     horizon = {"tokens": tokens, "hidden_dim": model.hidden_dim, "tokens_per_step": row.tokens_per_step}
     muonh = laws.muonh_learning_rate(**horizon)
     return Recipe(
         rung=row.name,
-        scale=scale,
+        scale=scale.name,
         model=model,
         racks=row.racks,
         gpus=row.gpus,
@@ -156,6 +168,7 @@ def resolve_recipe(rung: str, scale: str = "full") -> Recipe:
         batch_size=row.batch_size,
         seq_len=row.seq_len,
         tokens_per_step=row.tokens_per_step,
+        tokens_per_active_parameter=scale.tokens_per_active_parameter,
         steps=steps,
         tokens=tokens,
         forward_flops_per_token=sum(flops.forward_flops_per_token(model).values()),
@@ -172,28 +185,64 @@ def resolve_recipe(rung: str, scale: str = "full") -> Recipe:
         warmup_steps=laws.warmup_steps(steps=steps),
         schedule=laws.SCHEDULE,
         min_learning_rate_ratio=laws.MIN_LEARNING_RATE_RATIO,
-        mixture_block_size=mixture.BLOCK_SIZE,
-        mixture_step_multiple=mixture.step_multiple(row.batch_size),
-        mixture_phase_starts=mixture.phase_starts(steps, row.batch_size),
-        simulated_epoching_ratio=mixture.simulated_epoching_ratio(tokens=tokens, flops_with_lm_head=steps * with_head),
+        mixture_block_size=block,
+        mixture_step_multiple=mixture.step_multiple(row.batch_size, block),
+        mixture_phase_starts=mixture.phase_starts(steps, row.batch_size, block),
+        mixture_weights=scale.mixture.weights() if scale.mixture else None,
+        simulated_epoching_ratio=mixture.simulated_epoching_ratio(
+            tokens=tokens,
+            # Only the hero lies above the published bound on compute, and at no other scale would it.
+            flops_with_lm_head=math.inf if row.name == HERO else steps * with_head,
+            reference_tokens=reference,
+        ),
+        simulated_epoching_reference=reference,
+        compute_dtype=scale.compute_dtype,
+        newton_schulz_dtype=scale.newton_schulz_dtype,
+        evaluation_interval=max(1, round(steps / scale.evaluation_marks)),
+        evaluation_tokens=scale.evaluation_tokens,
     )
+
+
+def _steps(row: Rung, scale: Scale) -> int:
+    return laws.steps(
+        active_parameters=flops.active_parameters(row.model),
+        tokens_per_step=row.tokens_per_step,
+        tokens_per_parameter=scale.tokens_per_active_parameter,
+    )
+
+
+def _reference_tokens(scale: Scale) -> int:
+    """18.75T, or as much more than the scale's hero as 18.75T is than the published one."""
+    if HERO not in scale.rungs:
+        return mixture.REFERENCE_TOKENS
+    here, published = (steps * row.tokens_per_step for row, steps in _heroes(scale))
+    return round(mixture.REFERENCE_TOKENS * here / published)
+
+
+def _heroes(scale: Scale) -> list[tuple[Rung, int]]:
+    published = get_scale("full")
+    return [(which.rungs[HERO], _steps(which.rungs[HERO], which)) for which in (scale, published)]
 
 
 def explain(recipe: Recipe) -> list[Explanation]:
     """Each number of the recipe with its formula and source, in the order in which one follows from another."""
     r, c = recipe, recipe.model
-    resolved = get_rung(r.rung).resolved
-    unrounded = laws.TOKENS_PER_ACTIVE_PARAMETER * r.active_parameters / r.tokens_per_step
+    scaled = r.scale != "full"
+    here = f"scale {r.scale}"
+    resolved = here if scaled else RUNGS[r.rung].resolved
+    given = here if scaled else HERO_CONFIG
+    unrounded = r.tokens_per_active_parameter * r.active_parameters / r.tokens_per_step
     unclipped = laws.beta2_unclipped(tokens_per_step=r.tokens_per_step)
     long_layers, counted = len(c.long_layers), c.num_layers // c.global_every
     undercount = f"; counts {counted} of the {long_layers} full-causal layers" if counted != long_layers else ""
     cooldown = f"int({mixture.COOLDOWN_FRACTION} · {r.steps:,}) rounded down to a multiple of {r.mixture_step_multiple}"
-    switched = mixture.phase_starts(r.steps, r.batch_size, switched=True)
+    switched = mixture.phase_starts(r.steps, r.batch_size, r.mixture_block_size, switched=True)
     ratio = r.simulated_epoching_ratio
     flops_rule = f"{mixture.SIMULATED_EPOCHING_MAX_FLOPS:.0e} FLOPs with the LM head"
+    epoching = f"tokens / {r.simulated_epoching_reference:,}; up to {flops_rule}"
     return [
         Explanation("racks", r.racks, "given", LAUNCHER),
-        Explanation("GPUs", r.gpus, f"racks · {GPUS_PER_RACK}", JOB_SUMMARY),
+        Explanation("GPUs", r.gpus, f"racks · {r.gpus // r.racks}", here if scaled else JOB_SUMMARY),
         Explanation(
             "total parameters", r.total_parameters, "every stored leaf of the shape", "issue 9277, for the hero"
         ),
@@ -209,13 +258,18 @@ def explain(recipe: Recipe) -> list[Explanation]:
             "layers · (attention + router + chosen experts + latent + shared); no embedding, no LM head",
             LAUNCHER,
         ),
-        Explanation("batch size", r.batch_size, f"racks · {SEQUENCES_PER_RACK} sequences", LAUNCHER),
-        Explanation("sequence length", r.seq_len, "given", JOB_SUMMARY),
+        Explanation(
+            "batch size",
+            r.batch_size,
+            f"racks · {r.batch_size // r.racks} sequences",
+            here if scaled else LAUNCHER,
+        ),
+        Explanation("sequence length", r.seq_len, "given", here if scaled else JOB_SUMMARY),
         Explanation("tokens per step", r.tokens_per_step, "batch size · sequence length", LAUNCHER),
         Explanation(
             "steps",
             r.steps,
-            f"max(1, round({laws.TOKENS_PER_ACTIVE_PARAMETER} · active / tokens per step)) = round({unrounded:,.3f})",
+            f"max(1, round({r.tokens_per_active_parameter:g} · active / tokens per step)) = round({unrounded:,.3f})",
             f"{LAUNCHER}; {resolved}",
         ),
         Explanation("tokens", r.tokens, "steps · tokens per step", LAUNCHER),
@@ -268,7 +322,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
             f"from the peak after warm-up straight to {r.min_learning_rate_ratio:.0%} of it at the last step",
             HERO_CONFIG,
         ),
-        Explanation("mixture block", r.mixture_block_size, "sequences; given", HERO_CONFIG),
+        Explanation("mixture block", r.mixture_block_size, "sequences; given", given),
         Explanation(
             "mixture step multiple", r.mixture_step_multiple, "block / gcd(block, batch size), in steps", MIXTURE_CODE
         ),
@@ -284,7 +338,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
         Explanation(
             "simulated epoching",
             "off" if ratio is None else ratio,
-            f"above {flops_rule}" if ratio is None else f"tokens / {mixture.REFERENCE_TOKENS:,}; up to {flops_rule}",
+            f"above {flops_rule}" if ratio is None else epoching,
             MIXTURE_CODE,
         ),
     ]

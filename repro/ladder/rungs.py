@@ -35,16 +35,18 @@ class Rung:
     racks: int
     wandb_run: str  # project marin-community/marin_moe; for the hero, the first of its seven runs
     resolved: str  # where the resolved numbers of this very rung were read
+    gpus_per_rack: int = GPUS_PER_RACK
+    sequences_per_rack: int = SEQUENCES_PER_RACK  # a step
 
     @property
     def gpus(self) -> int:
-        """GPUs that train: 64 a rack, one expert shard each."""
-        return self.racks * GPUS_PER_RACK
+        """GPUs that train, one expert shard each."""
+        return self.racks * self.gpus_per_rack
 
     @property
     def batch_size(self) -> int:
         """Sequences a step."""
-        return self.racks * SEQUENCES_PER_RACK
+        return self.racks * self.sequences_per_rack
 
     @property
     def seq_len(self) -> int:

@@ -91,7 +91,7 @@ def test_quiet_leaves_the_table_alone() -> None:
     assert "conventions" not in quiet
 
 
-@pytest.mark.parametrize(("arguments", "word"), [(["d4096x"], "d6144"), (["d768", "--scale", "mini"], "full")])
+@pytest.mark.parametrize(("arguments", "word"), [(["d4096x"], "d6144"), (["d768", "--scale", "micro"], "full")])
 def test_what_cannot_be_planned_is_a_usage_error(arguments: list[str], word: str) -> None:
     result = run(*arguments)
     assert isinstance(result.exception, UsageError)
