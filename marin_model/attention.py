@@ -1,8 +1,8 @@
 """Causal attention of one block: grouped queries, two kinds of layer, and what the run added around it.
 
-Local layers see a sliding window, turn half of each head by position and use the first `local_kv_heads` stored KV heads;
-long layers see the whole document, know no positions and use the first `global_kv_heads`. Which kind a layer is, is
-data: one compiled body serves the scan over layers. Around the attention: convolution and norm on the keys, norm and a
+Local layers see a sliding window, turn half of each head by position and use the first `local_kv_heads` of the stored KV
+heads; long layers see the whole document, know no positions and use the first `global_kv_heads`. Which kind a layer is,
+is data: one compiled body serves the scan over layers. Around the attention: convolution and norm on the keys, norm and a
 multiplier on the queries, the removal of each position's own value (XSA), and a gate on each head.
 
 Every query sees one run of keys, from `lower[t]` to t: window and document are the same bound. So the fast path walks
@@ -79,7 +79,7 @@ def _used_heads(x: Float[Array, "B S M H"], is_long: Bool[Array, ""], *, local: 
 
 
 def lowest_keys(docs: layers.Documents, window: Int[Array, ""] | int) -> Int[Array, "B S"]:
-    """First key each query sees: its document's start, or `window` keys back with itself counted. S, so none, at padding."""
+    """First key each query sees: its document's start, or `window` keys back, itself counted. At padding S, so none."""
     seq = docs.start.shape[1]
     position = jnp.arange(seq, dtype=jnp.int32)[None]
     return jnp.where(docs.valid, jnp.maximum(docs.start, position - window + 1), seq)
@@ -100,7 +100,11 @@ def exclude_self(out: Float[Array, "B S N H"], v: Float[Array, "B S M H"]) -> Fl
 
 
 def attend_dense(
-    q: Float[Array, "B S N H"], k: Float[Array, "B S M H"], v: Float[Array, "B S M H"], lower: Int[Array, "B S"], window: int
+    q: Float[Array, "B S N H"],
+    k: Float[Array, "B S M H"],
+    v: Float[Array, "B S M H"],
+    lower: Int[Array, "B S"],
+    window: int,
 ) -> Float[Array, "B S N H"]:
     """Softmax attention over all pairs, the slow twin: query t sees keys lower[t] … t. Zero where it sees none."""
     del window
@@ -117,7 +121,11 @@ def attend_dense(
 
 
 def attend_blocks(
-    q: Float[Array, "B S N H"], k: Float[Array, "B S M H"], v: Float[Array, "B S M H"], lower: Int[Array, "B S"], window: int
+    q: Float[Array, "B S N H"],
+    k: Float[Array, "B S M H"],
+    v: Float[Array, "B S M H"],
+    lower: Int[Array, "B S"],
+    window: int,
 ) -> Float[Array, "B S N H"]:
     """`attend_dense` in blocks of at most `window` positions, with float32 scores and sums.
 
@@ -176,7 +184,7 @@ def _blocks_backward(block: int, saved: tuple[Array, ...], d_out: Array) -> tupl
             return d_q, d_ks, d_vs
 
         d_q, *carry = jax.lax.fori_loop(first[i], i + 1, add_keys, (jnp.zeros(qs.shape[1:], jnp.float32), *carry))
-        return tuple(carry), d_q
+        return (carry[0], carry[1]), d_q
 
     start = jnp.zeros(ks.shape, jnp.float32), jnp.zeros(vs.shape, jnp.float32)
     (d_ks, d_vs), d_qs = jax.lax.scan(of_queries, start, jnp.arange(qs.shape[0], dtype=jnp.int32))

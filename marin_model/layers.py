@@ -26,7 +26,7 @@ class Documents(NamedTuple):
     valid: Bool[Array, "B S"]  # false at padding
 
 
-def documents(segment_ids: Int[Array, "B S"] | None, shape: tuple[int, int]) -> Documents:
+def documents(segment_ids: Int[Array, "B S"] | None, shape: tuple[int, ...]) -> Documents:
     """Documents of a batch from its segment ids, contiguous runs with negative ids at padding.
 
     None: every row of `shape` is one document.
@@ -65,9 +65,7 @@ def gated_norm(
     return y * jax.nn.sigmoid(jax.nn.silu(y @ w_down) @ w_up)
 
 
-def short_conv(
-    x: Float[Array, "B S D"], taps: Float[Array, "J D"], start: Int[Array, "B S"]
-) -> Float[Array, "B S D"]:
+def short_conv(x: Float[Array, "B S D"], taps: Float[Array, "J D"], start: Int[Array, "B S"]) -> Float[Array, "B S D"]:
     """Causal depthwise convolution: out[t] = sum over lag j of taps[j] · x[t − j], within t's document.
 
     Products and sums are in x's dtype, lag after lag from 0: rounding of the original's kernels.

@@ -5,9 +5,9 @@
                   x = x + conv(mixture(gated_norm(x)))
     hidden = gated_norm(x);  logits = hidden · output_proj
 
-Weights are float32 masters by flat name (`marin_model.flops.parameter_shapes`) and are cast to the compute dtype, all of
-them, before anything is computed. Layers are scanned: one compiled body, the kind of a layer is data. The router biases
-go through that scan as inputs and the quantiles for the next step's come out of it.
+Weights are float32 masters by flat name (`marin_model.flops.parameter_shapes`) and are cast to the compute dtype, all
+of them, before anything is computed. Layers are scanned: one compiled body, the kind of a layer is data. The router
+biases go through that scan as inputs, and the quantiles that make the next step's come out of it.
 
 Source: experiments/grug/moe_hero_ep/model.py of marin-community/marin.
 
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from marin_model import attention, experts, layers, loss, sharding
+from marin_model import attention, checks, experts, layers, loss, sharding
 from marin_model.config import ModelConfig
 from marin_model.router import Routed
 from marin_model.transport import Transport
@@ -70,9 +70,7 @@ def training_loss(
     seen = transformer(params, tokens, segment_ids, config=config, transport=transport, mesh=mesh, remat=remat)
     of = loss.weighted_loss(seen.hidden, params["output_proj"], tokens, loss_weight, z_loss=z_loss)
     s = seen.stats
-    return of.loss, Measured(
-        of.cross_entropy, of.z_loss, s.counts, s.sender_dropped, s.receiver_dropped, s.qb_beta
-    )
+    return of.loss, Measured(of.cross_entropy, of.z_loss, s.counts, s.sender_dropped, s.receiver_dropped, s.qb_beta)
 
 
 def cast(params: Params, dtype: Any) -> dict[str, Array]:
@@ -95,7 +93,7 @@ def transformer(
 
     `remat`: save only each layer's input for the backward pass and compute the rest again.
     """
-    check_divides(tokens.shape, mesh)
+    checks.check_divides(tokens.shape[0], mesh)
     docs = layers.documents(segment_ids, tokens.shape)
     of_layer = partial(block, docs=docs, config=config, transport=transport, mesh=mesh)
 
@@ -154,13 +152,6 @@ def stacked(params: Params) -> dict[str, Array]:
 def long_layers(config: ModelConfig) -> Bool[Array, " layers"]:
     """Which layers are full-causal."""
     return jnp.asarray(np.isin(np.arange(config.num_layers), config.long_layers))
-
-
-def check_divides(shape: tuple[int, ...], mesh: jax.sharding.Mesh | None) -> None:
-    """ValueError where whole sequences cannot be dealt to the devices."""
-    if mesh is not None and shape[0] % sharding.axis_size(mesh, sharding.AXES):
-        devices = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in sharding.AXES)
-        raise ValueError(f"batch: {shape[0]} sequences do not divide over the mesh ({devices}).")
 
 
 def _gated_norm(x: Array, weights: Params, norm: str, gate: str, config: ModelConfig) -> Array:

@@ -1,8 +1,8 @@
 """Which experts a token goes to, with which weights, and the quantile balancing that keeps the experts evenly loaded.
 
-Scores choose, sigmoids weigh: the K highest *biased* scores choose the experts, the sigmoids of their *unbiased* scores,
-scaled to a fixed sum, combine what comes back. The bias is no parameter that learns. Every step measures, for each
-expert, the level β that a fraction K/E of the tokens' margins exceeds, and the next step's bias is minus that level.
+Scores choose, sigmoids weigh: the K highest *biased* scores choose the experts, the sigmoids of their *unbiased*
+scores, scaled to a fixed sum, combine what comes back. The bias is no parameter that learns. Every step measures, for
+each expert, the level β that a fraction K/E of the tokens' margins exceeds; the next step's bias is minus that level.
 There is no auxiliary loss.
 
 Quantiles are over all valid tokens of the global batch. The histogram estimator finds its bin by bisection instead of
@@ -81,9 +81,7 @@ def qb_betas(margins: Float[Array, "T E"], valid: Bool[Array, " T"], *, config: 
     return qb_betas_hist(margins, valid, k=config.num_experts_per_token, bins=config.qb_hist_bins)
 
 
-def qb_betas_hist(
-    margins: Float[Array, "T E"], valid: Bool[Array, " T"], *, k: int, bins: int
-) -> Float[Array, " E"]:
+def qb_betas_hist(margins: Float[Array, "T E"], valid: Bool[Array, " T"], *, k: int, bins: int) -> Float[Array, " E"]:
     """Upper quantiles read off a histogram over one grid for all experts, from the lowest to the highest margin.
 
     With C[b] the margins in bins b and above and r = T_valid · K / E the rank wanted, the crossing bin b* is the last
@@ -114,9 +112,7 @@ def qb_betas_hist(
     return jnp.where(tokens > 0, betas, 0.0)
 
 
-def qb_betas_topk(
-    margins: Float[Array, "T E"], valid: Bool[Array, " T"], *, k: int, shards: int
-) -> Float[Array, " E"]:
+def qb_betas_topk(margins: Float[Array, "T E"], valid: Bool[Array, " T"], *, k: int, shards: int) -> Float[Array, " E"]:
     """Each shard's floor(T_valid · K / E)-th highest margin, averaged over shards by their valid tokens.
 
     The default of upstream's configuration; no rung of the ladder used it.
