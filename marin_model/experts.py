@@ -1,8 +1,8 @@
 """The mixture-of-experts half of a block: routed experts in a narrow latent space, shared experts beside them.
 
-Routed: project down to the latent width, norm, send to the chosen experts, sum what comes back with the combine weights,
-project up once. Routing reads the full-width vector. Shared: every token goes through each of them at full width, and
-they are added unscaled. A dropped assignment contributes nothing and the other weights stay as they are.
+Routed: project down to the latent width, norm, send to the chosen experts, sum what comes back with the combine
+weights, project up once. Routing reads the full-width vector. Shared: every token goes through each of them at full
+width, and they are added unscaled. A dropped assignment contributes nothing and the other weights stay as they are.
 
 Source: experiments/grug/moe_hero_ep/model.py of marin-community/marin (the latent norm: issue #6822).
 
@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from marin_model import layers, router, sharding

@@ -8,8 +8,9 @@ in the run (`xla_fast_bwd`, experiments/grug/moe_hero_ep/model.py of marin-commu
 Letters: T tokens, D hidden, V vocabulary.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,9 @@ from jaxtyping import Array, Float, Int
 LARGEST_BLOCK = 4096  # columns, the run's tile
 TILE = 2**20  # logits of a tile where fewer columns do: 4 MB
 SMALLEST_BLOCK = 128
+
+
+C = TypeVar("C")  # what a loop over blocks carries
 
 
 class TokenLoss(NamedTuple):
@@ -102,12 +106,12 @@ def _backward(saved: tuple[Array, ...], d: TokenLoss) -> tuple[Array, Array, Non
 token_loss.defvjp(_forward, _backward)
 
 
-def _over_blocks(add_block, carry, output_proj: Float[Array, "D V"], tokens: int):
+def _over_blocks(add_block: Callable[[Any, Array, C], C], carry: C, output_proj: Array, tokens: int) -> C:
     """add_block(first column, columns [D, block], carry) over whole blocks in a loop, then over what is left."""
     vocabulary = output_proj.shape[1]
     block = min(vocabulary, LARGEST_BLOCK, max(TILE // tokens, SMALLEST_BLOCK))
 
-    def whole(i: Array, carry):
+    def whole(i: Array, carry: C) -> C:
         return add_block(i * block, jax.lax.dynamic_slice_in_dim(output_proj, i * block, block, axis=1), carry)
 
     blocks = vocabulary // block
