@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,15 +82,19 @@ def stored_json(value: Any) -> bytes:
     return canonical_json(value).encode(errors="backslashreplace")
 
 
-def compare(data: bytes, expected: Digest, found: Digest, url: str) -> Digest:
+def compare(data: bytes, expected: Digest, compute: Callable[[bytes], Digest], url: str) -> Digest:
     """The publisher's hash, where the bytes have it. Raises Malformed for a stand-in, otherwise HashMismatch."""
+    found = compute(data)
     if found == expected:
         return expected
     refuse_stand_in(data, url)
     if looks_like_html(data) and not url.lower().endswith((".html", ".htm", "/")):
         raise Malformed(f"{shown(url)}: an HTML page came instead of the file. {LOGIN_PAGE}")
+    lines = ""
+    if expected in (compute(data.replace(b"\r\n", b"\n")), compute(re.sub(rb"(?<!\r)\n", b"\r\n", data))):
+        lines = " (only the line ends differ: something between rewrote them)"
     raise HashMismatch(
-        f"{shown(url)}: {len(data):,} bytes with {found}, but the publisher says {expected}. "
+        f"{shown(url)}: {len(data):,} bytes with {found}, but the publisher says {expected}{lines}. "
         "The download was damaged, or the file was replaced: fetch again, and report it if it stays.",
         expected,
         found,

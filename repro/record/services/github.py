@@ -116,7 +116,7 @@ def _read_file(repo: str, path: str, commit: str, client: Client) -> Content:
     raw = base_address("MARIN_REPRO_GITHUB_RAW", "https://raw.githubusercontent.com")
     url = f"{raw}/{repo}/{commit}/{quote(path)}"
     response = client.get(url, limit=room)
-    digest = compare(response.body, Digest("git-sha1", entry.id), git_blob_sha1(response.body), url)
+    digest = compare(response.body, Digest("git-sha1", entry.id), git_blob_sha1, url)
     refuse_stand_in(response.body, url)  # where LFS is used, the blob itself is the pointer
     return Content(response.body, name, digest, {}, commit, response.headers.get("etag", ""))
 

@@ -121,15 +121,16 @@ class Client:
         *,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
-        limit: int = MAX_ANSWER,
+        limit: int | None = None,
         follow: bool = True,
         hint: str = "",
     ) -> Response:
         """Ask until there is an answer: any status below 500 that is no rate limit. `hint` mends a rate limit.
 
-        Only reading requests may be made, since they are repeated. Raises Unreachable, RateLimited, TooLarge or
-        Malformed.
+        `limit` bounds the body in bytes (None: that of an API's answer). Only reading requests may be made, since they
+        are repeated. Raises Unreachable, RateLimited, TooLarge or Malformed.
         """
+        room = MAX_ANSWER if limit is None else limit
         address = _address(url)
         if address.scheme not in ("http", "https"):
             raise Malformed(f"{shown(url)}: only https addresses are read. Check the address.")
@@ -139,7 +140,7 @@ class Client:
             last = attempt == self._attempts
             pause = min(self._pause * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)
             try:
-                response = self._follow(method, url, headers or {}, content, limit, follow, ends)
+                response = self._follow(method, url, headers or {}, content, room, follow, ends)
             except _CutShort as error:
                 if last:
                     raise Malformed(f"{shown(url)}: {error}, in {attempt} tries. {TRY_LATER}") from error
