@@ -19,8 +19,6 @@ import os
 import re
 from datetime import UTC, datetime
 
-import httpx
-
 from repro.record.digests import Digest
 
 TOKEN_VARIABLES = ("GITHUB_TOKEN", "GH_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
@@ -90,11 +88,7 @@ def without_secrets(text: str) -> str:
 
 def shown(address: str) -> str:
     """An address as a message may show it: no user, password, query or fragment, since those carry keys."""
-    try:
-        url = httpx.URL(address)
-    except httpx.InvalidURL:
-        return quoted(address)
-    return str(url.copy_with(username=None, password=None, query=None, fragment=None))
+    return quoted(re.sub(r"(?<=//)[^/?#]*@", "", re.split(r"[?#]", address)[0]))
 
 
 def quoted(words: str) -> str:

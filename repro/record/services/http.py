@@ -132,7 +132,7 @@ class Client:
         """
         room = MAX_ANSWER if limit is None else limit
         address = _address(url)
-        if address.scheme not in ("http", "https"):
+        if address.scheme not in ("http", "https") or not address.host:
             raise Malformed(f"{shown(url)}: only https addresses are read. Check the address.")
         host, ends = address.netloc.decode(), time.monotonic() + self._deadline
         for attempt in range(1, self._attempts + 1):
@@ -180,7 +180,8 @@ class Client:
                     f"{shown(url)}: a {method} was redirected to {shown(target)}, which is refused. {TRY_LATER}"
                 )
             source, goal = _address(seen[-1]), _address(target, seen[-1])
-            if goal.scheme not in ("http", "https") or (source.scheme, goal.scheme) == ("https", "http"):
+            kept = goal.scheme == "https" or (goal.scheme == source.scheme == "http")
+            if not kept or not goal.host:
                 raise Malformed(f"{shown(url)}: redirects to {shown(str(goal))}; only https is followed. {TRY_LATER}")
             if str(goal) in seen or len(seen) > MAX_REDIRECTS:
                 how = "in a circle" if str(goal) in seen else f"more than {MAX_REDIRECTS} times"
@@ -196,7 +197,12 @@ class Client:
         request = self._http.build_request(method, url, headers=dict(headers), content=content)
         request.headers.setdefault("accept-encoding", "identity")
         with self._turn(request.url.netloc.decode()):
-            response = self._http.send(request, stream=True)
+            try:
+                response = self._http.send(request, stream=True)
+            except (httpx.InvalidURL, httpx.RemoteProtocolError) as error:
+                if isinstance(error, httpx.RemoteProtocolError) and "location header" not in str(error):
+                    raise
+                raise Malformed(f"{shown(url)}: redirects to no address ({error}). {TRY_LATER}") from error
             try:
                 room = limit if response.status_code < 400 else MAX_REFUSAL
                 wire, body = b"", b""
