@@ -5,6 +5,7 @@
     ├── RecordError          2   a record that is missing, malformed, or changed since it was locked
     ├── FitError             2   points from which no law can be fitted
     ├── OutputError          2   a folder or file that cannot be written
+    ├── TrainingError        2   a training run that cannot go on: a loss that is not finite, a norm that drifts
     └── MissingExtraError    2   a command whose optional packages are not installed
 
 Findings (exit 1) are results, not errors. Anything else that escapes is a bug of ours: the command line shows its
@@ -34,6 +35,10 @@ class FitError(MarinReproError):
 
 class OutputError(MarinReproError):
     """A folder or file that cannot be written."""
+
+
+class TrainingError(MarinReproError):
+    """A training run that cannot go on; the message names the step, and what was kept."""
 
 
 class MissingExtraError(MarinReproError):

@@ -26,6 +26,7 @@ from repro.errors import OutputError, RecordError, UsageError
 from repro.files import canonical_json, output_errors, parse_json, read_bounded, write_atomically
 
 MANIFEST, METRICS, EVALS, HELD = "manifest.json", "metrics.jsonl", "evals", ".held"
+HELD_OUT = "heldout"  # the suite of evaluations that training makes itself
 VERSION = 1
 MAX_METRICS = 2**30  # bytes
 
@@ -103,9 +104,23 @@ def cut_metrics(folder: Path, steps_completed: int) -> None:
 
 def write_evaluation(folder: Path, suite: str, steps_completed: int, result: Mapping[str, Any]) -> Path:
     """Write one evaluation as evals/SUITE-STEP.json and return its path."""
-    path = folder / EVALS / f"{suite}-{steps_completed:08d}.json"
+    path = _evaluation_path(folder, suite, steps_completed)
     write_atomically(path, canonical_json(dict(result)))
     return path
+
+
+def has_evaluation(folder: Path, suite: str, steps_completed: int) -> bool:
+    """Whether that evaluation is there."""
+    return _evaluation_path(folder, suite, steps_completed).is_file()
+
+
+def cut_evaluations(folder: Path, suite: str, steps_completed: int) -> None:
+    """Remove a suite's evaluations after `steps_completed` updates, of which a restored checkpoint knows nothing."""
+    last = _evaluation_path(folder, suite, steps_completed)
+    with output_errors(folder / EVALS):
+        for path in (folder / EVALS).glob(f"{suite}-*.json"):
+            if path.name > last.name:
+                path.unlink()
 
 
 def read_evaluations(folder: Path, suite: str) -> list[Json]:
@@ -132,6 +147,10 @@ def hold_run(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)  # gives the lock back
+
+
+def _evaluation_path(folder: Path, suite: str, steps_completed: int) -> Path:
+    return folder / EVALS / f"{suite}-{steps_completed:08d}.json"
 
 
 def _holder(handle: int) -> str:

@@ -11,11 +11,14 @@ import pytest
 
 from repro.errors import OutputError, RecordError, UsageError
 from repro.runs import (
+    HELD_OUT,
     METRICS,
     Manifest,
     append_metrics,
     check_resumable,
+    cut_evaluations,
     cut_metrics,
+    has_evaluation,
     hold_run,
     read_evaluations,
     read_manifest,
@@ -98,3 +101,14 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"), hold_run(tmp_path / "file" / "run"):
         pass
+
+
+def test_evaluations_after_a_checkpoint_are_cut(tmp_path: Path) -> None:
+    for step in (5, 20, 100):
+        write_evaluation(tmp_path, HELD_OUT, step, {"step": step})
+    write_evaluation(tmp_path, "other", 100, {"step": 100})
+    cut_evaluations(tmp_path, HELD_OUT, 20)
+    assert [one["step"] for one in read_evaluations(tmp_path, HELD_OUT)] == [5, 20]
+    assert has_evaluation(tmp_path, HELD_OUT, 20)
+    assert not has_evaluation(tmp_path, HELD_OUT, 100)
+    assert has_evaluation(tmp_path, "other", 100)

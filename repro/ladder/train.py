@@ -1,0 +1,373 @@
+"""A rung is trained: state and batch in, a run directory out, the same bits whether or not it was interrupted.
+
+    order of a step     batch(step) → update → metrics.jsonl → at a mark: checkpoint beside evaluation → evals/
+    what resumes        masters, optimizer and counters, pending quantiles, completed updates; the data's position is a
+                        function of the step, and nothing is random after initialisation
+    what ends a run     its last step; --steps; SIGINT or SIGTERM, which saves first; a loss that is not finite; a norm
+                        that the optimizer holds fixed and that moved
+
+Equal bits are promised for equal code, devices and flags. Rates and times differ from run to run, all else does not.
+On one device, expert shards are virtual (`marin_model.transport`), so that what a rack would drop is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marin_model.initial import init_arrays
+from marin_model.optimizer import OptimizerConfig, sphere_norms
+from marin_model.training import Batch, Metrics, TrainState, init_train_state, make_train_step
+from repro import runs
+from repro.errors import TrainingError, UsageError
+from repro.files import canonical_json, write_atomically
+from repro.ladder.checkpoint import Checkpoints, Saved, open_checkpoints
+from repro.ladder.departures import Departure
+from repro.ladder.heldout import make_evaluation, pooled_wave
+from repro.ladder.recipe import Recipe
+
+FAILURE = "failure.json"
+SEED = 0  # W&B config of the hero, trainer.seed
+SAVE_EVERY = 600.0  # seconds, beside the saves at marks
+# Each update divides by a float32 norm and multiplies by another, so a norm may walk by a rounding or two an update.
+NORM_DRIFT = (1e-5, 2.0**-22)  # relative: at once, and for each update
+# Dense bfloat16 FLOPs a second of one device, for MFU; NVIDIA's data sheets of H100 SXM, H200 and GB200.
+PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989.4e12, "NVIDIA H200": 989.4e12, "NVIDIA GB200": 2.5e15}
+
+
+class Data(Protocol):
+    """Where batches come from. All arrays have rows of `recipe.seq_len`."""
+
+    identity: Mapping[str, Any]  # what the data is, whatever the machine; part of the run's identity
+    departures: tuple[Departure, ...]
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, a pure function of it."""
+
+    def held_out(self, tokens: int | None) -> Batch:
+        """About so many tokens of documents that are never trained on, whole sequences; None: all."""
+
+
+class Outcome(NamedTuple):
+    """How a call ended."""
+
+    steps_completed: int
+    finished: bool  # the recipe's last step is done
+    metrics: Mapping[str, Any] | None  # of the last step made
+    evaluation: Mapping[str, Any] | None  # the newest of the run
+
+
+def train(
+    recipe: Recipe,
+    data: Data,
+    out: Path,
+    *,
+    resume: bool = False,
+    steps: int | None = None,
+    record: Mapping[str, Any] | None = None,
+    on_step: Callable[[Mapping[str, Any]], None] = lambda row: None,
+    on_evaluation: Callable[[Mapping[str, Any]], None] = lambda result: None,
+    save_every: float = SAVE_EVERY,
+) -> Outcome:
+    """Train a rung into the folder `out`, up to `steps` completed updates or the recipe's last.
+
+    `record` says from which record the recipe comes. Raises UsageError where the folder holds a run and it is not to be
+    resumed, or holds another run; TrainingError where the run cannot go on; OutputError where something cannot be
+    written, or another process writes there; KeyboardInterrupt after SIGINT and SIGTERM, with everything saved.
+    """
+    until = _last_step(recipe, steps)
+    with runs.hold_run(out):
+        identity = _identity(recipe, data, record)
+        if not resume and (out / runs.MANIFEST).exists():
+            raise UsageError(f"{out} holds a run already. Go on with it with --resume, or choose another --out.")
+        if resume:
+            runs.check_resumable(out, identity)
+        execution = dict(runs.read_manifest(out).execution) if resume else {"sessions": []}
+        session: dict[str, Any] = _session()
+        execution["sessions"] = [*execution["sessions"], session]
+
+        def note(**values: Any) -> None:
+            session.update(values)
+            runs.write_manifest(out, runs.Manifest(identity=identity, execution=execution))
+
+        note(outcome="running")
+        with open_checkpoints(out) as checkpoints, _stop_signals() as stopped:
+            try:
+                outcome = _run(recipe, data, out, until, checkpoints, stopped, note, on_step, on_evaluation, save_every)
+            except BaseException as error:
+                note(outcome=type(error).__name__, ended=_now())
+                raise
+        note(outcome="finished" if outcome.finished else "stopped", ended=_now(), steps=outcome.steps_completed)
+    return outcome
+
+
+def _run(
+    recipe: Recipe,
+    data: Data,
+    out: Path,
+    until: int,
+    checkpoints: Checkpoints,
+    stopped: list[int],
+    note: Callable[..., None],
+    on_step: Callable[[Mapping[str, Any]], None],
+    on_evaluation: Callable[[Mapping[str, Any]], None],
+    save_every: float,
+) -> Outcome:
+    """From the newest checkpoint, or the start, to step `until`."""
+    saved = _begin(recipe, checkpoints)
+    state, held = saved.state, jax.device_get(saved.sphere_norms)
+    done = int(state.step)
+    runs.cut_metrics(out, done)
+    runs.cut_evaluations(out, runs.HELD_OUT, done)
+    evaluate = make_evaluation(recipe, data.held_out(recipe.evaluation_tokens))
+    newest: Mapping[str, Any] | None = None
+
+    def look(params: dict[str, jax.Array]) -> None:
+        nonlocal newest
+        newest = _evaluation(recipe, done, evaluate(params))
+        runs.write_evaluation(out, runs.HELD_OUT, done, newest)
+        on_evaluation(newest)
+
+    row: dict[str, Any] | None = None
+    if _is_mark(recipe, done) and not runs.has_evaluation(out, runs.HELD_OUT, done):
+        look(state.params)  # the process died between a checkpoint and its evaluation
+    if done < until:
+        started = time.monotonic()
+        step_of = _compiled_step(recipe, state, data.batch(done))
+        note(compile_seconds=round(time.monotonic() - started, 3))
+    last_saved = time.monotonic()
+    while done < until:
+        started = time.monotonic()
+        batch = data.batch(done)
+        state, measured = step_of(state, batch)
+        row = _row(recipe, done, jax.device_get(measured), state, time.monotonic() - started, held)
+        _check(row, recipe, done, batch, out, checkpoints)
+        runs.append_metrics(out, row)
+        on_step(row)
+        done += 1
+        mark = _is_mark(recipe, done)
+        if mark or done == until or stopped or time.monotonic() - last_saved > save_every:
+            checkpoints.save(Saved(state, saved.sphere_norms))
+            if mark:
+                look(state.params)
+            checkpoints.wait()  # the next step overwrites the buffers that are being saved
+            last_saved = time.monotonic()
+        if stopped:
+            raise KeyboardInterrupt
+    return Outcome(done, done == recipe.steps, row, newest)
+
+
+def _begin(recipe: Recipe, checkpoints: Checkpoints) -> Saved:
+    """The newest checkpoint, or the state before the first update."""
+
+    def fresh() -> Saved:
+        _, key = jax.random.split(jax.random.PRNGKey(SEED))  # the first half orders the data
+        state = init_train_state(init_arrays(recipe.model, key), _optimizer(recipe))
+        return Saved(state, sphere_norms(state.params))
+
+    latest = checkpoints.latest()
+    if latest is None:
+        return jax.jit(fresh)()
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), jax.eval_shape(fresh))
+    return checkpoints.restore(latest, like)
+
+
+def _optimizer(recipe: Recipe) -> OptimizerConfig:
+    return OptimizerConfig(
+        learning_rate=recipe.muonh_learning_rate,
+        adam_lr=recipe.adam_learning_rate,
+        steps=recipe.steps,
+        beta1=recipe.beta1,
+        beta2=recipe.beta2,
+        epsilon=recipe.epsilon,
+        final_ratio=recipe.min_learning_rate_ratio,
+        newton_schulz_dtype="bfloat16" if recipe.newton_schulz_dtype == "bfloat16" else "float32",
+    )
+
+
+def _compiled_step(recipe: Recipe, state: TrainState, batch: Batch) -> Any:
+    """The compiled update; compiling apart keeps the first step's rate honest."""
+    step: Any = make_train_step(
+        recipe.model,
+        _optimizer(recipe),
+        transport=pooled_wave(recipe, groups=recipe.racks),
+        compute_dtype=jnp.dtype(recipe.compute_dtype),
+    )
+    return step.lower(state, batch).compile()
+
+
+# What is measured
+
+
+def _row(
+    recipe: Recipe, step: int, measured: Metrics, state: TrainState, seconds: float, held: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One line of metrics.jsonl. Fractions are of all chosen assignments; entropies are in nats."""
+    counts = measured.routing_counts.astype(np.float64)  # [layers, E]
+    load = counts / counts.sum(axis=1, keepdims=True)
+    entropy = -np.sum(load * np.log(np.where(load > 0, load, 1)), axis=1)
+    betas = np.asarray(state.pending_qb_betas)
+    rate = recipe.tokens_per_step / seconds
+    peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
+    return {
+        "step": step,
+        "tokens": (step + 1) * recipe.tokens_per_step,
+        "loss": float(measured.loss),
+        "ce": float(measured.cross_entropy),
+        "z_loss": float(measured.z_loss),
+        "grad_norm": float(measured.grad_norm),
+        "grad_norms": {group: float(norm) for group, norm in measured.grad_norms.items()},
+        "lr": {group: float(rate) for group, rate in measured.learning_rates.items()},
+        "sphere_norm_drift": _drift(measured.sphere_norms, held),  # largest relative change since initialisation
+        "sender_drop_fraction": float(measured.sender_dropped.sum() / counts.sum()),
+        "receiver_drop_fraction": float(measured.receiver_dropped.sum() / counts.sum()),
+        "router_entropy": float(entropy.mean()),  # of the experts' loads in this batch, mean over layers
+        "router_max_load": float(load.max() * load.shape[1]),  # of the busiest expert, over an even share
+        "qb_range": float((betas.max(axis=1) - betas.min(axis=1)).max()),  # of the pending quantiles, widest layer
+        "tokens_per_second": rate,
+        "mfu": recipe.flops_per_step_with_lm_head / seconds / peak if peak else None,
+    }
+
+
+def _drift(now: Mapping[str, Any], held: Mapping[str, Any]) -> float:
+    return max(float(np.max(np.abs(now[name] / held[name] - 1))) for name in held)
+
+
+def _check(
+    row: Mapping[str, Any], recipe: Recipe, step: int, batch: Batch, out: Path, checkpoints: Checkpoints
+) -> None:
+    """Raise TrainingError, and leave what is needed to look into it, where a run must not go on."""
+    at_once, each = NORM_DRIFT
+    limit = at_once + each * step
+    if not (math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])):
+        what = f"the loss is {row['loss']} and the gradient norm {row['grad_norm']}"
+    elif not row["sphere_norm_drift"] <= limit:
+        what = f"a norm that the optimizer holds fixed has moved by {row['sphere_norm_drift']:.2e}, above {limit:.2e}"
+    else:
+        return
+    kept = checkpoints.latest()
+    tokens = np.asarray(batch.tokens)
+    failure = {
+        "step": step,
+        "what": what,
+        "last_checkpoint": kept,
+        "replay": "resume from the last checkpoint: the same step is reached with the same bits",
+        "batch": {"sha256": hashlib.sha256(tokens.tobytes()).hexdigest(), "shape": list(tokens.shape)},
+        "metrics": {name: value if _is_finite(value) else str(value) for name, value in row.items()},
+    }
+    write_atomically(out / FAILURE, canonical_json(failure))
+    after = f"the checkpoint after {kept:,} updates is kept" if kept is not None else "no checkpoint was made yet"
+    raise TrainingError(f"{out}: step {step:,} of {recipe.rung}: {what}. {after.capitalize()}; see {out / FAILURE}.")
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_finite(part) for part in value.values())
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _is_mark(recipe: Recipe, steps_completed: int) -> bool:
+    """Whether an evaluation is due: at each whole interval of completed updates, and at the end."""
+    return steps_completed > 0 and (
+        steps_completed % recipe.evaluation_interval == 0 or steps_completed == recipe.steps
+    )
+
+
+def _evaluation(recipe: Recipe, steps_completed: int, losses: Mapping[str, Any]) -> dict[str, Any]:
+    """One file of evals/. `step` is zero-based, as upstream logs it: that of the last update made."""
+    share = steps_completed / recipe.steps
+    return {
+        "suite": runs.HELD_OUT,
+        "rung": recipe.rung,
+        "step": steps_completed - 1,
+        "steps_completed": steps_completed,
+        "fraction": share,
+        "tokens": steps_completed * recipe.tokens_per_step,
+        "flops_with_lm_head": steps_completed * recipe.flops_per_step_with_lm_head,
+        "flops_without_lm_head": steps_completed * recipe.flops_per_step_without_lm_head,
+        **losses,
+    }
+
+
+# What the run is, and where it ran
+
+
+def _last_step(recipe: Recipe, steps: int | None) -> int:
+    if steps is None:
+        return recipe.steps
+    if not 1 <= steps <= recipe.steps:
+        raise UsageError(f"--steps {steps}: a run of {recipe.rung} at this scale has steps 1 to {recipe.steps:,}.")
+    return steps
+
+
+def _identity(recipe: Recipe, data: Data, record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All that decides the run's bits, and the record that its recipe is of. No paths."""
+    settings = asdict(recipe)
+    settings["scale"] = Path(recipe.scale).stem
+    departures = [d._asdict() for d in (*recipe.departures, *data.departures)]
+    return {
+        "rung": recipe.rung,
+        "scale": settings["scale"],
+        "recipe": {name: value for name, value in settings.items() if name != "departures"},
+        "departures": departures,
+        "data": dict(data.identity),
+        "seed": SEED,
+        "code": code_digest(),
+        "record": dict(record) if record else None,
+    }
+
+
+def code_digest() -> str:
+    """SHA-256 over the source that decides a run's bits: the model and the ladder."""
+    import marin_model
+
+    digest = hashlib.sha256()
+    for folder in (Path(marin_model.__file__).parent, Path(__file__).parent):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(f"{folder.name}/{path.name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _session() -> dict[str, Any]:
+    devices = jax.devices()
+    return {
+        "started": _now(),
+        "devices": f"{len(devices)} x {devices[0].device_kind}",
+        "versions": {name: version(name) for name in ("marin-repro", "jax", "jaxlib", "orbax-checkpoint", "numpy")},
+    }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Signals that asked the run to stop; a second one stops at once, without saving."""
+    received: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+
+    def remember(number: int, frame: Any) -> None:
+        received.append(number)
+        signal.signal(number, before[signal.Signals(number)])
+
+    for which in (signal.SIGINT, signal.SIGTERM):
+        before[which] = signal.signal(which, remember)
+    try:
+        yield received
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)

@@ -1,0 +1,106 @@
+"""A toy run for the tests of training: a scale of seconds, data from nowhere, and a process that dies on demand.
+
+python toy_training.py OUT [--resume] [--die-before-step N] [--die-while-saving N] [--stop-after-step N] [--steps N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marin_model.training import Batch
+from repro.ladder import train as training
+from repro.ladder.checkpoint import Checkpoints
+from repro.ladder.departures import Departure
+from repro.ladder.recipe import Recipe, resolve_recipe
+
+SCALE = Path(__file__).with_name("toy.toml")
+
+
+def toy_recipe() -> Recipe:
+    return resolve_recipe("d768", str(SCALE))
+
+
+class ToyData:
+    """Sequences that count upwards from a random start by a random stride, in documents of random length."""
+
+    identity: Mapping[str, Any] = {"source": "toy"}
+    departures = (Departure("corpus", "store_81e7e39a", "toy"),)
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def batch(self, step: int) -> Batch:
+        return self._rows(np.random.default_rng((1, step)), self.recipe.batch_size)
+
+    def held_out(self, tokens: int | None) -> Batch:
+        return self._rows(np.random.default_rng(2), (tokens or 256) // self.recipe.seq_len)
+
+    def _rows(self, draw: np.random.Generator, rows: int) -> Batch:
+        length, vocabulary = self.recipe.seq_len, self.recipe.model.vocab_size
+        start, stride = draw.integers(vocabulary, size=(rows, 1)), draw.integers(1, 4, size=(rows, 1))
+        tokens = ((start + stride * np.arange(length)) % vocabulary).astype(np.int32)
+        segments = np.broadcast_to(np.arange(length) >= draw.integers(1, length, size=(rows, 1)), tokens.shape)
+        weight = np.ones(tokens.shape, np.float32)
+        weight[:, -1] = 0
+        return Batch(tokens, weight, segments.astype(np.int32))
+
+
+class DyingData(ToyData):
+    """Data whose process is killed, or asked to stop, when it is asked for a certain step."""
+
+    def __init__(self, recipe: Recipe, die: int | None, stop: int | None) -> None:
+        super().__init__(recipe)
+        self.die, self.stop = die, stop
+
+    def batch(self, step: int) -> Batch:
+        # The batch of the first step is asked for twice: once to compile.
+        if step == self.die:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == self.stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().batch(step)
+
+
+def die_while_saving(steps_completed: int) -> None:
+    """Kill the process when a save of that step has begun and is not finished."""
+    save = Checkpoints.save
+
+    def dying(self: Checkpoints, saved: Any) -> None:
+        save(self, saved)
+        if int(saved.state.step) == steps_completed:
+            assert any("tmp" in path.name for path in self.folder.iterdir()), "the save was over too soon"
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Checkpoints.save = dying  # type: ignore[method-assign]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--die-before-step", type=int)
+    parser.add_argument("--die-while-saving", type=int)
+    parser.add_argument("--stop-after-step", type=int)
+    given = parser.parse_args()
+    if given.die_while_saving is not None:
+        die_while_saving(given.die_while_saving)
+    training.code_digest = lambda: "toy"  # so that editing the source during a test run is no other run
+    recipe = toy_recipe()
+    data = DyingData(recipe, given.die_before_step, given.stop_after_step)
+    try:
+        training.train(recipe, data, given.out, resume=given.resume, steps=given.steps)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
