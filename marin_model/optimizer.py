@@ -36,7 +36,7 @@ NEWTON_SCHULZ_COEFFICIENTS = (
 NEWTON_SCHULZ_EPSILON = 1e-8  # `muon_epsilon`
 NORM_FLOOR = 1e-10  # of the two divisions on the sphere
 
-Sphere = Literal["layer", "expert"]
+Sphere = Literal["layer", "each expert"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class OptimizerConfig:
     final_ratio: float = FINAL_RATIO
     gate_router_weight_decay: float = 0.0  # 0.02 from step 58,014 on (marin-community/marin#8833)
     newton_schulz_dtype: Literal["bfloat16", "float32"] = "bfloat16"  # bfloat16 as upstream
-    sphere: Sphere = "layer"  # "expert" is a side branch's variant (commit 186618b3), not what the run used
+    sphere: Sphere = "layer"  # "each expert" is a side branch's variant (commit 186618b3), not what the run used
 
     def schedule(self, group: str) -> ScheduleFn:
         """Learning rate of a parameter group as a function of completed updates."""
@@ -197,7 +197,7 @@ def step_on_sphere(learning_rate: ScheduleFn, *, sphere: Sphere = "layer") -> op
     """Directions -> updates that turn each weight by `learning_rate` and leave its norm as it was.
 
     One sphere a matrix; for expert stacks [layers, E, in, out] one sphere a layer over all its experts, whose single
-    norms may drift, or with `sphere="expert"` one an expert.
+    norms may drift, or with `sphere="each expert"` one an expert.
     """
 
     def init(params: Any) -> SphereState:
@@ -216,7 +216,7 @@ def sphere_axes(rank: int, sphere: Sphere = "layer") -> tuple[int, ...]:
     """Axes that share one norm in a leaf of this rank."""
     if rank == 2:
         return (0, 1)
-    return (rank - 2, rank - 1) if sphere == "expert" else tuple(range(1, rank))
+    return (rank - 2, rank - 1) if sphere == "each expert" else tuple(range(1, rank))
 
 
 def sphere_norms(params: Mapping[str, jax.Array], *, sphere: Sphere = "layer") -> dict[str, jax.Array]:
