@@ -14,7 +14,7 @@ BOS. No word is spelled like another, so the tokens are known from the chain and
 
 with π the chain's stationary distribution: the entropy of a Markov chain (Cover and Thomas, "Elements of Information
 Theory", theorem 4.2.4) over the mean length of what a state spells. No model can have a lower expected loss, in nats a
-token, on text of the cell, its BOS and EOS counted, as long as each byte is a token.
+token, on text of the cell, its BOS and EOS counted, under the tokenizer `bytes`.
 
 Everything is drawn with integers, so a seed gives the same bytes on every machine. W words, letters N documents.
 """
@@ -32,6 +32,7 @@ import numpy.typing as npt
 from repro.errors import UsageError
 from repro.ladder import threefry
 from repro.ladder.order import Ints
+from repro.ladder.tokenizing import BOS, EOS
 
 WORDS = 256
 COMMON = 32  # the shortest words, used alike by all topics
@@ -42,7 +43,6 @@ NOISE = (128, 16)  # in 256ths, of the lowest and of the highest quality; what i
 ROW = 2**24  # what a row of the chain sums to, 2^16 a 256th
 DRAWN_TOGETHER = 1024  # documents
 STRIDE = 64  # words drawn at once
-BOS, EOS = 256, 257  # as the tokenizer `bytes` has them
 MAX_TOPICS, MAX_QUALITIES = 1000, 10
 
 Floats = npt.NDArray[np.float64]
