@@ -80,6 +80,11 @@ def md5(data: bytes) -> Digest:
     return Digest("md5", hashlib.md5(data, usedforsecurity=False).hexdigest())
 
 
+def etag_md5(data: bytes) -> Digest:
+    """MD5 of the bytes, under the name it has as an ETag."""
+    return Digest("etag-md5", md5(data).value)
+
+
 def crc32c(data: bytes) -> Digest:
     """CRC-32C (RFC 3720, appendix B.4) of the bytes, as eight hex digits with the most significant first."""
     return Digest("crc32c", f"{google_crc32c.value(data):08x}")
@@ -87,7 +92,7 @@ def crc32c(data: bytes) -> Digest:
 
 def matches(data: bytes, expected: Digest) -> bool:
     """Whether the bytes have this digest. ValueError for a kind that is not computed from bytes alone, or no value."""
-    compute = {"sha256": sha256, "git-sha1": git_blob_sha1, "md5": md5, "etag-md5": md5, "crc32c": crc32c}
+    compute = {"sha256": sha256, "git-sha1": git_blob_sha1, "md5": md5, "etag-md5": etag_md5, "crc32c": crc32c}
     if expected.kind not in compute or expected.value is None:
         raise ValueError(f"cannot compare bytes with {expected}")
-    return compute[expected.kind](data).value == expected.value
+    return compute[expected.kind](data) == expected
