@@ -138,6 +138,10 @@ class Server:
         change = FAULTS[name] if name in FAULTS else _redirect(name.removeprefix("redirect to "))
         self.faults.append(Fault(change, where, times))
 
+    def change(self, change: Callable[[Request, Answer], Answer], where: str = "") -> None:
+        """Give it a fault that is not in FAULTS."""
+        self.faults.append(Fault(change, where, None))
+
     def asked(self, where: str = "") -> list[Request]:
         """Requests whose path and query contain `where`."""
         return [request for request in self.requests if where in request.target]

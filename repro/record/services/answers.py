@@ -22,7 +22,7 @@ TRY_LATER = "Try again later; if it stays, the service has changed its format: r
 
 @dataclass(frozen=True)
 class Response:
-    """An answer read to its end. `wire` is the body as it was sent, before any unpacking."""
+    """An answer read to its end. `wire` is the body as sent, and the same object where there was nothing to unpack."""
 
     url: str  # where it came from, after redirects
     status: int

@@ -88,8 +88,7 @@ def compare(data: bytes, expected: Digest, compute: Callable[[bytes], Digest], u
     if found == expected:
         return expected
     refuse_stand_in(data, url)
-    if looks_like_html(data) and not url.lower().endswith((".html", ".htm", "/")):
-        raise Malformed(f"{shown(url)}: an HTML page came instead of the file. {LOGIN_PAGE}")
+    refuse_html(data, url)
     lines = ""
     if expected in (compute(data.replace(b"\r\n", b"\n")), compute(re.sub(rb"(?<!\r)\n", b"\r\n", data))):
         lines = " (only the line ends differ: something between rewrote them)"
@@ -109,3 +108,9 @@ def refuse_stand_in(data: bytes, url: str) -> None:
             f"{shown(url)}: the Git LFS pointer to sha256:{match[1].decode()} ({int(match[2]):,} bytes) came instead "
             "of the file. The mirror has no LFS: ask the original."
         )
+
+
+def refuse_html(data: bytes, url: str) -> None:
+    """Raise Malformed where an HTML page came, and the address is not one of a page."""
+    if looks_like_html(data) and not shown(url).lower().endswith((".html", ".htm")):
+        raise Malformed(f"{shown(url)}: an HTML page came instead of the file. {LOGIN_PAGE}")

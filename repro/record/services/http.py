@@ -67,9 +67,9 @@ class Client:
         Raises UsageError where SSL_CERT_FILE or a proxy variable cannot be used.
         """
         cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        agent = {"user-agent": f"marin-repro/{__version__}"}
+        usual = {"user-agent": f"marin-repro/{__version__}", "accept-encoding": "identity"}
         try:
-            self._http = httpx.Client(timeout=timeout, cookies=cookies, headers=agent, follow_redirects=False)
+            self._http = httpx.Client(timeout=timeout, cookies=cookies, headers=usual, follow_redirects=False)
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(f"SSL_CERT_FILE, SSL_CERT_DIR or a proxy variable cannot be used: {error}") from error
         self.max_bytes, self.answers = max_bytes, answers
@@ -195,7 +195,6 @@ class Client:
     ) -> Response:
         """One request, read to its end."""
         request = self._http.build_request(method, url, headers=dict(headers), content=content)
-        request.headers.setdefault("accept-encoding", "identity")
         with self._turn(request.url.netloc.decode()):
             try:
                 response = self._http.send(request, stream=True)
@@ -296,7 +295,8 @@ def _read(response: httpx.Response, limit: int, ends: float) -> tuple[bytes, byt
         raise _CutShort(f"the packed body was cut off after {len(wire):,} bytes")
     if unpack and unpack.unused_data:
         raise _CutShort("the packed body goes on after its end")
-    return bytes(wire), bytes(body) if unpack else bytes(wire)
+    sent = bytes(wire)
+    return sent, bytes(body) if unpack else sent
 
 
 def _why(error: Exception) -> str:

@@ -99,11 +99,9 @@ def test_a_pointer_that_lies_in_git_itself_is_told(server: GitHub, client: Clien
 
 
 def test_a_listing_that_lies_about_its_entries_is_found_out(server: GitHub, client: Client) -> None:
-    server.fault("status 404", where="/raw/")
-    server.faults[0].change = lambda request, answer: replace(
-        answer, body=answer.body.replace(b"model.py", b"mode1.py")
+    server.change(
+        lambda request, answer: replace(answer, body=answer.body.replace(b"model.py", b"mode1.py")), where="/git/trees/"
     )
-    server.faults[0].where = "/git/trees/"
     with pytest.raises(Malformed, match=r"the entries given for tree \w{40} are tree \w{40}"):
         github.read(FILE, client)
 
@@ -171,9 +169,7 @@ def test_pages_that_come_twice_are_read_again_and_then_told(server: GitHub, clie
 
 def test_a_count_that_differs_from_what_was_given_is_noted(server: GitHub, client: Client) -> None:
     server.comments[8435] = server.comments[8435][:2]
-    server.fault("status 500", where="/issues/8435/comments", times=0)
-    server.faults[0].change = lambda request, answer: replace(answer, body=b"[]")
-    server.faults[0].times = None
+    server.change(lambda request, answer: replace(answer, body=b"[]"), where="/comments")
     assert github.read(ISSUE, client).notes == ("the issue counts 2 comments, 0 were given",)
 
 

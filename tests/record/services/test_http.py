@@ -240,6 +240,13 @@ def test_packings_that_do_not_unpack(server: Plain, client: Client, coding: str,
         client.get(server.url)
 
 
+def test_bodies_are_asked_for_unpacked_unless_said_otherwise(server: Plain, client: Client) -> None:
+    client.get(server.url)
+    client.get(server.url, headers={"accept-encoding": "gzip"})
+    assert [request.headers["accept-encoding"] for request in server.requests] == ["identity", "gzip"]
+    assert server.requests[0].headers["user-agent"].startswith("marin-repro/")
+
+
 def test_packed_bodies_are_kept_as_sent_too(server: Plain, client: Client) -> None:
     for coding, packed in (("gzip", gzip.compress(b"text")), ("deflate", zlib.compress(b"text"))):
         server.reply = Answer(200, (("content-encoding", coding),), packed)
