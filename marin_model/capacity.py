@@ -11,14 +11,12 @@ Letters: P expert shards, Λ experts a shard, A assignments of a shard in token-
 (source, destination, wave), C_r rows of one (expert, wave).
 """
 
-from __future__ import annotations
-
 from math import ceil
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int
 
 from marin_model.grouped import count, order_by
 
@@ -26,17 +24,17 @@ from marin_model.grouped import count, order_by
 class SenderPlan(NamedTuple):
     """Slots of one source shard, and the way back."""
 
-    assignment: jax.Array  # [W, P, C_s] int32; A marks an empty slot
-    slot: jax.Array  # [A] int32 into the flattened [W, P, C_s]; W·P·C_s marks an assignment without one
-    dropped: jax.Array  # [] int32
+    assignment: Int[Array, "W P C_s"]  # int32; A marks an empty slot
+    slot: Int[Array, " A"]  # int32 into the flattened [W, P, C_s]; W·P·C_s marks an assignment without one
+    dropped: Int[Array, ""]  # int32
 
 
 class ReceiverPlan(NamedTuple):
     """Rows of one destination shard in one wave, and the way back."""
 
-    slot: jax.Array  # [Λ, C_r] int32 into the flattened [P, C_s]; P·C_s marks an empty row
-    row: jax.Array  # [P, C_s] int32 into the flattened [Λ, C_r]; Λ·C_r marks a slot without one
-    dropped: jax.Array  # [] int32
+    slot: Int[Array, "Λ C_r"]  # int32 into the flattened [P, C_s]; P·C_s marks an empty row
+    row: Int[Array, "P C_s"]  # int32 into the flattened [Λ, C_r]; Λ·C_r marks a slot without one
+    dropped: Int[Array, ""]  # int32
 
 
 def sender_capacity(assignments: int, shards: int, waves: int, factor: float) -> int:
@@ -59,8 +57,8 @@ def ragged_chunks(local_experts: int, chunks: int) -> int:
     return 1 if local_experts % chunks else chunks
 
 
-def logical_capacity(valid: jax.Array, factor: float, ways: int, physical: int) -> jax.Array:
-    """clip(ceil(factor · valid / ways), 1, physical) for valid [] int32, rounded as float64 would round it.
+def logical_capacity(valid: Int[Array, "..."], factor: float, ways: int, physical: int) -> Int[Array, "..."]:
+    """clip(ceil(factor · valid / ways), 1, physical) in int32, rounded as float64 would round it.
 
     Padding takes no capacity: buffers stay physical, limits follow the valid assignments. JAX computes without
     float64, so the numbers of assignments at which the limit rises are tabulated in NumPy and looked up.
@@ -75,10 +73,10 @@ def logical_capacity(valid: jax.Array, factor: float, ways: int, physical: int) 
 
 
 def plan_sender(
-    experts: jax.Array, *, shards: int, local_experts: int, waves: int, capacity: int, limit: jax.Array
+    experts: Int[Array, " A"], *, shards: int, local_experts: int, waves: int, capacity: int, limit: Int[Array, ""]
 ) -> SenderPlan:
-    """Slots of experts [A] int32 (negative: padding). The n-th assignment to a destination goes to wave n mod W, slot
-    n div W, and is kept where that slot is below `limit` [] int32 <= capacity: late tokens are the ones dropped."""
+    """Slots of one source's assignments (negative: padding). The n-th to a destination goes to wave n mod W, slot
+    n div W, and is kept where that slot is below `limit` <= capacity: late tokens are the ones dropped."""
     destination = jnp.where(experts < 0, -1, experts // local_experts)
     order, sizes = order_by(destination, shards), count(destination, shards)  # [A], [P]
     start = jnp.cumsum(sizes) - sizes
@@ -89,14 +87,15 @@ def plan_sender(
     return SenderPlan(assignment, _inverse(assignment, experts.size), jnp.sum(sizes) - jnp.sum(filled, dtype=jnp.int32))
 
 
-def visiting_order(shards: int, slots: int) -> jax.Array:
-    """In which order a receiver looks at its slots [P, C_s], flattened: slot 0 of every source, then slot 1, ..."""
+def visiting_order(shards: int, slots: int) -> Int[Array, " P*C_s"]:
+    """In which order a receiver looks at its flattened slots [P, C_s]: slot 0 of every source, then slot 1, ..."""
     return jnp.arange(shards * slots, dtype=jnp.int32).reshape(shards, slots).T.reshape(-1)
 
 
-def plan_receiver(local: jax.Array, *, local_experts: int, capacity: int, limit: jax.Array) -> ReceiverPlan:
-    """Rows of one wave for the slots local [P, C_s] int32 (local expert, -1 empty): the first `limit` visited of each
-    expert are kept."""
+def plan_receiver(
+    local: Int[Array, "P C_s"], *, local_experts: int, capacity: int, limit: Int[Array, ""]
+) -> ReceiverPlan:
+    """Rows of one wave, given the local expert of each slot (-1: empty): the first `limit` visited of each are kept."""
     visits = visiting_order(*local.shape)
     visited = local.reshape(-1)[visits]
     order, sizes = order_by(visited, local_experts), count(visited, local_experts)
@@ -107,11 +106,13 @@ def plan_receiver(local: jax.Array, *, local_experts: int, capacity: int, limit:
     return ReceiverPlan(slot, _inverse(slot, local.size).reshape(local.shape), jnp.sum(jnp.maximum(sizes - limit, 0)))
 
 
-def ragged_kept(experts: jax.Array, counts: jax.Array, shard: jax.Array, *, chunks: int, budget: int) -> jax.Array:
-    """Which of a source shard's assignments experts [A] int32 (negative: padding) find room: [A] bool.
+def ragged_kept(
+    experts: Int[Array, " A"], counts: Int[Array, "P E"], shard: Int[Array, ""], *, chunks: int, budget: int
+) -> Bool[Array, " A"]:
+    """Which of a source shard's assignments (negative: padding) find room.
 
-    counts [P, E] are the assignments of every source to every expert, shard [] int32 is this source. A destination
-    fills each chunk's budget expert by expert, within an expert source by source, within both in order of tokens.
+    `counts` are the assignments of every source to every expert, `shard` is this source. A destination fills each
+    chunk's budget expert by expert, within an expert source by source, within both in order of tokens.
     """
     shards, num_experts = counts.shape
     demand = counts.T.reshape(shards, chunks, -1)  # [destination, chunk, expert x source], in order of priority
@@ -120,12 +121,11 @@ def ragged_kept(experts: jax.Array, counts: jax.Array, shard: jax.Array, *, chun
     order = order_by(experts, num_experts)
     start = jnp.cumsum(counts[shard]) - counts[shard]
     own = jnp.maximum(experts, 0)
-    position = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32))
-    return (experts >= 0) & (position - start[own] < granted[own])
+    rank = _inverse(order, order.size) - start[own]  # among this source's assignments to the same expert
+    return (experts >= 0) & (rank < granted[own])
 
 
-def _inverse(source: jax.Array, size: int) -> jax.Array:
-    """For source [...] with entries in [0, size) at most once, `size` meaning none: where each entry stands, [size];
-    `source.size` where nowhere."""
+def _inverse(source: Int[Array, "..."], size: int) -> Int[Array, " size"]:
+    """Where each of 0 … size - 1 stands in the flattened source, which holds none twice; `source.size`: nowhere."""
     places = jnp.arange(source.size, dtype=jnp.int32)
     return jnp.full(size, source.size, jnp.int32).at[source.reshape(-1)].set(places, mode="drop")

@@ -1,59 +1,70 @@
 """Routed experts on one device: each assignment of a token to an expert costs one row of matrix work, and no more.
 
 Assignments are sorted by expert, every expert's group is padded to whole blocks of rows, and a loop walks the used
-blocks a chunk at a time. Nothing of the size of all assignments is kept: a chunk gathers its rows, multiplies, and adds
-its share to the tokens. The backward pass is written out, since differentiating the loop would keep every chunk.
-
-Two facts about XLA's CPU backend (jaxlib 0.10) shape the loop: a batched dot of small matrices runs on one core, while
-independent dots of one loop body are spread over the cores, hence the blocks of a chunk written out one by one; and
-fresh memory is slow (a page fault costs more than the multiplications of its rows), hence no large temporaries.
+blocks a chunk at a time. Nothing of the size of all assignments is kept: a chunk gathers its rows and its experts,
+multiplies, and adds its share to the tokens. The backward pass is written out, since differentiating the loop would
+keep every chunk.
 
 Letters: T tokens, K experts chosen a token, A = T·K assignments, E experts, L latent width, I expert width, b rows of a
 block, c blocks of a chunk, N blocks.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Float, Int
 
 BLOCKS_PER_EXPERT = 2  # a balanced expert's group in blocks: fewer waste padding, more waste calls; measured
 BLOCK_ROWS = (16, 256)  # smallest and largest block; multiples of the first
-CHUNK_BLOCKS = 16  # enough independent dots to occupy the cores; compile time grows with it
+CHUNK_BLOCKS = 8  # blocks multiplied at once; measured
 
 
 class ExpertBank(NamedTuple):
     """Weights of the routed experts of one layer, stored [in, out]: SwiGLU from L to I and back."""
 
-    w_gate: jax.Array  # [E, L, I]
-    w_up: jax.Array  # [E, L, I]
-    w_down: jax.Array  # [E, I, L]
+    w_gate: Float[Array, "E L I"]
+    w_up: Float[Array, "E L I"]
+    w_down: Float[Array, "E I L"]
 
 
 class Blocks(NamedTuple):
     """Assignments sorted by expert and padded to blocks. Block n belongs to one expert; only the first `used` count."""
 
-    assignment: jax.Array  # [N, b] int32 in [0, A]; A marks an empty row
-    expert: jax.Array  # [N] int32
-    used: jax.Array  # [] int32
+    assignment: Int[Array, "N b"]  # int32 in [0, A]; A marks an empty row
+    expert: Int[Array, " N"]  # int32
+    used: Int[Array, ""]  # int32
 
 
-def grouped_swiglu(z: jax.Array, experts: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
+class Chunk(NamedTuple):
+    """What a few blocks work on. An empty row reads the last token, with weight zero."""
+
+    x: Float[Array, "c b L"]  # rows of z
+    token: Int[Array, "c b"]
+    weight: Float[Array, "c b 1"]  # float32 combine weight
+    assignment: Int[Array, "c b"]  # A: empty
+    expert: Int[Array, " c"]
+    bank: ExpertBank  # of these c experts
+
+
+def grouped_swiglu(
+    z: Float[Array, "T L"], experts: Int[Array, "T K"], weights: Float[Array, "T K"], bank: ExpertBank
+) -> Float[Array, "T L"]:
     """Weighted sum over each token's experts: out[t] = sum over k of weights[t, k] · Expert_{experts[t, k]}(z[t]).
 
-    z [T, L] in the compute dtype, experts [T, K] int32 (negative: no expert, contributes zero and receives no
-    gradient), weights [T, K], bank in the compute dtype. Returns [T, L] float32: products and sums of the combine are
-    float32, the matrix products have the compute dtype's output (the run's precision policy).
+    z and bank in the compute dtype; experts int32 (negative: no expert, contributes zero and receives no gradient).
+    Returns float32: products and sums of the combine are float32, the matrix products have the compute dtype's output
+    (the run's precision policy).
     """
     if jax.default_backend() == "cpu":
         return _blocked_swiglu(z, experts, weights, bank)
     return ragged_swiglu(z, experts, weights, bank)
 
 
-def ragged_swiglu(z: jax.Array, experts: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
+def ragged_swiglu(
+    z: Float[Array, "T L"], experts: Int[Array, "T K"], weights: Float[Array, "T K"], bank: ExpertBank
+) -> Float[Array, "T L"]:
     """`grouped_swiglu` over `jax.lax.ragged_dot`: right on accelerators; on CPU it costs E dense products."""
     tokens, per_token = experts.shape
     flat = experts.reshape(-1)
@@ -68,8 +79,8 @@ def ragged_swiglu(z: jax.Array, experts: jax.Array, weights: jax.Array, bank: Ex
     return jnp.einsum("tkl,tk->tl", rows, combine)
 
 
-def order_by(keys: jax.Array, buckets: int) -> jax.Array:
-    """Stable order of keys [n] int32 in [0, buckets), negative ones last: [n] int32. Fast where a pair fits one int."""
+def order_by(keys: Int[Array, " n"], buckets: int) -> Int[Array, " n"]:
+    """Stable order of int32 keys in [0, buckets), negative ones last. One sort of integers where key and place fit."""
     n = keys.shape[0]
     keys = jnp.where(keys < 0, buckets, keys)
     if (buckets + 1) * n < 2**31:
@@ -77,13 +88,13 @@ def order_by(keys: jax.Array, buckets: int) -> jax.Array:
     return jnp.argsort(keys, stable=True).astype(jnp.int32)
 
 
-def count(keys: jax.Array, buckets: int) -> jax.Array:
-    """How often each bucket occurs among keys [n] int32; negative keys count nowhere. [buckets] int32."""
+def count(keys: Int[Array, " n"], buckets: int) -> Int[Array, " buckets"]:
+    """How often each bucket occurs among int32 keys; negative keys count nowhere. int32."""
     return jnp.zeros(buckets, jnp.int32).at[jnp.where(keys < 0, buckets, keys)].add(1, mode="drop")
 
 
-def plan_blocks(experts: jax.Array, num_experts: int) -> Blocks:
-    """Sort the assignments experts [T, K] by expert and cut each expert's group into blocks, the last one padded."""
+def plan_blocks(experts: Int[Array, "T K"], num_experts: int) -> Blocks:
+    """Sort the assignments by expert and cut each expert's group into blocks, the last one padded."""
     flat = experts.reshape(-1)
     assignments = flat.shape[0]
     rows = _block_rows(assignments, num_experts)
@@ -91,10 +102,11 @@ def plan_blocks(experts: jax.Array, num_experts: int) -> Blocks:
     blocks = -(-max(blocks, 1) // CHUNK_BLOCKS) * CHUNK_BLOCKS
     order, sizes = order_by(flat, num_experts), count(flat, num_experts)
     group_start = jnp.cumsum(sizes) - sizes  # [E] in `order`
-    block_end = jnp.cumsum((sizes + rows - 1) // rows)  # [E]
+    group_blocks = (sizes + rows - 1) // rows  # [E]
+    block_end = jnp.cumsum(group_blocks)
     number = jnp.arange(blocks, dtype=jnp.int32)
     expert = jnp.minimum(jnp.searchsorted(block_end, number, side="right").astype(jnp.int32), num_experts - 1)
-    first_block = block_end - (sizes + rows - 1) // rows
+    first_block = block_end - group_blocks
     place = (number - first_block[expert])[:, None] * rows + jnp.arange(rows, dtype=jnp.int32)[None]  # [N, b] in group
     filled = (place < sizes[expert][:, None]) & (number < block_end[-1])[:, None]
     source = jnp.where(filled, group_start[expert][:, None] + place, 0)
@@ -103,98 +115,93 @@ def plan_blocks(experts: jax.Array, num_experts: int) -> Blocks:
 
 def _block_rows(assignments: int, num_experts: int) -> int:
     smallest, largest = BLOCK_ROWS
-    target = assignments / (num_experts * BLOCKS_PER_EXPERT)
-    return min(max(-(-int(target) // smallest) * smallest, smallest), largest)
+    target = assignments // (num_experts * BLOCKS_PER_EXPERT)
+    return min(max(-(-target // smallest) * smallest, smallest), largest)
 
 
 @jax.custom_vjp
-def _blocked_swiglu(z: jax.Array, experts: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
+def _blocked_swiglu(z: Array, experts: Array, weights: Array, bank: ExpertBank) -> Array:
     return _forward(z, experts, weights, bank)[0]
 
 
 def _forward(
-    z: jax.Array, experts: jax.Array, weights: jax.Array, bank: ExpertBank
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Blocks, ExpertBank]]:
+    z: Array, experts: Array, weights: Array, bank: ExpertBank
+) -> tuple[Array, tuple[Array, Array, ExpertBank, Blocks]]:
     blocks = plan_blocks(experts, bank.w_gate.shape[0])
 
-    def add_chunk(i: jax.Array, out: jax.Array) -> jax.Array:
-        chunk = _gather_chunk(i, blocks, z, weights)
-        for x, token, weight, _, expert in chunk:
-            gate_up, down = _expert_weights(bank, expert)
-            gate, up = jnp.split(x @ gate_up, 2, axis=1)
-            rows = (jax.nn.silu(gate) * up) @ down  # [b, L]
-            out = out.at[token].add(rows.astype(jnp.float32) * weight, mode="promise_in_bounds")
-        return out
+    def add_chunk(i: Array, out: Array) -> Array:
+        chunk = _gather_chunk(i, z, weights, bank, blocks)
+        gate, up = _gate_and_up(chunk)
+        rows = jnp.einsum("cbi,cil->cbl", jax.nn.silu(gate) * up, chunk.bank.w_down)
+        return out.at[chunk.token].add(rows.astype(jnp.float32) * chunk.weight, mode="promise_in_bounds")
 
     out = lax.fori_loop(0, _chunks(blocks), add_chunk, jnp.zeros(z.shape, jnp.float32))
-    return out, (z, weights, blocks, bank)
+    return out, (z, weights, bank, blocks)
 
 
-def _backward(
-    saved: tuple[jax.Array, jax.Array, Blocks, ExpertBank], d_out: jax.Array
-) -> tuple[jax.Array, None, jax.Array, ExpertBank]:
-    """Gate and up are computed again; the weight's gradient is ⟨h, d_h⟩, which needs no expert output."""
-    z, weights, blocks, bank = saved
+def _backward(saved: tuple[Array, Array, ExpertBank, Blocks], d_out: Array) -> tuple[Array, None, Array, ExpertBank]:
+    """Gate and up are computed again; the combine weight's gradient is ⟨h, d_h⟩, which needs no expert output."""
+    z, weights, bank, blocks = saved
 
-    def add_chunk(i: jax.Array, carry: tuple[jax.Array, jax.Array, ExpertBank]) -> tuple:
+    def add_chunk(i: Array, carry: tuple[Array, Array, ExpertBank]) -> tuple[Array, Array, ExpertBank]:
         d_z, d_weights, d_bank = carry
-        for x, token, weight, assignment, expert in _gather_chunk(i, blocks, z, weights):
-            gate_up, down = _expert_weights(bank, expert)
-            gate, up = jnp.split(x @ gate_up, 2, axis=1)  # [b, I] each
-            sigmoid = jax.nn.sigmoid(gate)
-            silu = gate * sigmoid
-            h = silu * up
-            d_rows = d_out.at[token].get(mode="promise_in_bounds")  # [b, L] float32, before the combine weight
-            d_h = d_rows.astype(x.dtype) @ down.T
-            d_weight = jnp.sum(d_h.astype(jnp.float32) * h.astype(jnp.float32), axis=1)
-            d_weights = d_weights.at[assignment].set(d_weight, mode="drop")
-            d_rows = (d_rows * weight).astype(x.dtype)
-            d_h = d_h * weight.astype(x.dtype)
-            d_gate_up = jnp.concatenate([d_h * up * (sigmoid + silu * (1 - sigmoid)), d_h * silu], axis=1)  # [b, 2I]
-            d_x = d_gate_up @ gate_up.T
-            d_z = d_z.at[token].add(d_x.astype(jnp.float32), mode="promise_in_bounds")
-            d_expert = (*jnp.split(x.T @ d_gate_up, 2, axis=1), h.T @ d_rows)
-            # at[].add, not slice + update: the latter copies the whole bank once a block
-            d_bank = ExpertBank(*(d.at[expert].add(g.astype(d.dtype)) for d, g in zip(d_bank, d_expert, strict=True)))
+        chunk = _gather_chunk(i, z, weights, bank, blocks)
+        gate, up = _gate_and_up(chunk)
+        sigmoid = jax.nn.sigmoid(gate)
+        silu = gate * sigmoid
+        h = silu * up  # [c, b, I]
+        d_rows = d_out.at[chunk.token].get(mode="promise_in_bounds")  # [c, b, L] float32, before the combine weight
+        d_h = jnp.einsum("cbl,cil->cbi", d_rows.astype(z.dtype), chunk.bank.w_down)
+        d_weight = jnp.sum(d_h.astype(jnp.float32) * h.astype(jnp.float32), axis=2)
+        d_weights = d_weights.at[chunk.assignment].set(d_weight, mode="drop")
+        d_rows = (d_rows * chunk.weight).astype(z.dtype)
+        d_h = d_h * chunk.weight.astype(z.dtype)
+        d_gate, d_up = d_h * up * (sigmoid + silu * (1 - sigmoid)), d_h * silu
+        d_x = jnp.einsum("cbi,cli->cbl", d_gate, chunk.bank.w_gate)
+        d_x += jnp.einsum("cbi,cli->cbl", d_up, chunk.bank.w_up)
+        d_z = d_z.at[chunk.token].add(d_x.astype(jnp.float32), mode="promise_in_bounds")
+        # Products that sum over the rows of both sides are slow in XLA's CPU backend (jaxlib 0.10: 120 against 57 ms
+        # of processor time for 65,536 rows of 128), and without the barrier it folds the transposes back into them.
+        x_t, h_t = lax.optimization_barrier((jnp.swapaxes(chunk.x, 1, 2), jnp.swapaxes(h, 1, 2)))
+        d_experts = ExpertBank(
+            jnp.einsum("clb,cbi->cli", x_t, d_gate),
+            jnp.einsum("clb,cbi->cli", x_t, d_up),
+            jnp.einsum("cib,cbl->cil", h_t, d_rows),
+        )
+        d_bank = jax.tree.map(lambda d, g: d.at[chunk.expert].add(g.astype(jnp.float32)), d_bank, d_experts)
         return d_z, d_weights, d_bank
 
-    start = (
-        jnp.zeros(z.shape, jnp.float32),
-        jnp.zeros(weights.size, jnp.float32),
-        ExpertBank(*(jnp.zeros(w.shape, jnp.float32) for w in bank)),
-    )
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (z, weights.reshape(-1), bank))
     d_z, d_weights, d_bank = lax.fori_loop(0, _chunks(blocks), add_chunk, start)
-    return (
-        d_z.astype(z.dtype),
-        None,
-        d_weights.reshape(weights.shape).astype(weights.dtype),
-        ExpertBank(*(d.astype(w.dtype) for d, w in zip(d_bank, bank, strict=True))),
-    )
+    d_bank = jax.tree.map(lambda d, w: d.astype(w.dtype), d_bank, bank)
+    return d_z.astype(z.dtype), None, d_weights.reshape(weights.shape).astype(weights.dtype), d_bank
 
 
 _blocked_swiglu.defvjp(_forward, _backward)
 
 
-def _chunks(blocks: Blocks) -> jax.Array:
+def _chunks(blocks: Blocks) -> Int[Array, ""]:
     return (blocks.used + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
 
 
-def _expert_weights(bank: ExpertBank, expert: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Gate and up side by side [L, 2I], so that two products are one, and down [I, L]."""
-    gate, up, down = (lax.dynamic_index_in_dim(w, expert, 0, keepdims=False) for w in bank)
-    return jnp.concatenate([gate, up], axis=1), down
-
-
-def _gather_chunk(i: jax.Array, blocks: Blocks, z: jax.Array, weights: jax.Array) -> list[tuple[jax.Array, ...]]:
-    """Rows of chunk i, for each block: z [b, L], tokens [b], weights [b, 1] float32, assignments [b], expert []."""
-    rows = blocks.assignment.shape[1]
-    assignment = lax.dynamic_slice_in_dim(blocks.assignment, i * CHUNK_BLOCKS, CHUNK_BLOCKS).reshape(-1)  # [c·b]
-    expert = lax.dynamic_slice_in_dim(blocks.expert, i * CHUNK_BLOCKS, CHUNK_BLOCKS)  # [c]
-    filled = assignment < weights.size
-    inside = jnp.minimum(assignment, weights.size - 1)  # an empty row reads the last token, with weight zero
+def _gather_chunk(i: Array, z: Array, weights: Array, bank: ExpertBank, blocks: Blocks) -> Chunk:
+    assignment, expert = (
+        lax.dynamic_slice_in_dim(of_block, i * CHUNK_BLOCKS, CHUNK_BLOCKS)
+        for of_block in (blocks.assignment, blocks.expert)
+    )
+    inside = jnp.minimum(assignment, weights.size - 1)
     token = inside // weights.shape[1]
-    x = z.at[token].get(mode="promise_in_bounds")
     weight = weights.reshape(-1).at[inside].get(mode="promise_in_bounds").astype(jnp.float32)
-    weight = jnp.where(filled, weight, 0)[:, None]
-    cuts = [slice(j * rows, (j + 1) * rows) for j in range(CHUNK_BLOCKS)]
-    return [(x[s], token[s], weight[s], assignment[s], expert[j]) for j, s in enumerate(cuts)]
+    return Chunk(
+        x=z.at[token].get(mode="promise_in_bounds"),
+        token=token,
+        weight=jnp.where(assignment < weights.size, weight, 0)[:, :, None],
+        assignment=assignment,
+        expert=expert,
+        bank=ExpertBank(*(w.at[expert].get(mode="promise_in_bounds") for w in bank)),
+    )
+
+
+def _gate_and_up(chunk: Chunk) -> tuple[Float[Array, "c b I"], Float[Array, "c b I"]]:
+    gate, up = (jnp.einsum("cbl,cli->cbi", chunk.x, w) for w in (chunk.bank.w_gate, chunk.bank.w_up))
+    return gate, up

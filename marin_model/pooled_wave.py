@@ -10,11 +10,10 @@ sums over a token's routes are float32 (the run's precision policy).
 Letters as in `transport` and `capacity`.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 from marin_model import capacity
 from marin_model.grouped import ExpertBank
@@ -22,18 +21,18 @@ from marin_model.sharding import EXPERT
 
 
 def pooled_wave_shard(
-    z: jax.Array,
-    experts: jax.Array,
-    weights: jax.Array,
+    z: Float[Array, "τ L"],
+    experts: Int[Array, "τ K"],
+    weights: Float[Array, "τ K"],
     bank: ExpertBank,
     *,
     waves: int,
     sender_factor: float,
     receiver_factor: float,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """z [τ, L], experts [τ, K] (negative: padding), weights [τ, K], bank of this shard's Λ experts.
+) -> tuple[Float[Array, "τ L"], Int[Array, ""], Int[Array, ""], Bool[Array, "τ K"]]:
+    """This shard's tokens (experts negative: padding) and the bank of its Λ experts.
 
-    Returns out [τ, L], sender and receiver drops [] int32 of this shard, kept [τ, K] bool.
+    Returns the weighted sums, this shard's drops as sender and as receiver, and which assignments were kept.
     """
     shards, local_experts = lax.axis_size(EXPERT), bank.w_gate.shape[0]
     slots = capacity.sender_capacity(experts.size, shards, waves, sender_factor)
@@ -46,44 +45,47 @@ def pooled_wave_shard(
     sent = capacity.plan_sender(
         experts.reshape(-1), shards=shards, local_experts=local_experts, waves=waves, capacity=slots, limit=slot_limit
     )
-    slot_wave = (sent.slot // (shards * slots)).reshape(experts.shape)  # [τ, K]; `waves` where there is none
+    nowhere = shards * slots  # marks an assignment that has no slot in a wave
+    sent_slot = sent.slot.reshape(experts.shape)  # [τ, K] into the slots of all waves
+    local_expert = jnp.append(experts.reshape(-1) % local_experts, -1)  # [A + 1]
     out, dropped, kept = jnp.zeros(z.shape, jnp.float32), jnp.zeros((), jnp.int32), jnp.zeros(experts.shape, bool)
     for wave in range(waves):
+        # At the source: a block of slots for every destination.
         assignment = sent.assignment[wave].reshape(-1)  # [P·C_s]
-        slot = jnp.where(
-            slot_wave == wave, sent.slot.reshape(experts.shape) % (shards * slots), shards * slots
-        )  # [τ, K]
-        local = jnp.append(experts.reshape(-1) % local_experts, -1)[assignment].reshape(shards, slots)
+        slot = jnp.where(sent_slot // nowhere == wave, sent_slot % nowhere, nowhere)  # [τ, K]
+        local = local_expert[assignment].reshape(shards, slots)
         payload = place(z, assignment // experts.shape[1], slot).reshape(shards, slots, -1)
+        # At the destination: a block of slots from every source, rows for every expert, and the slots sent back.
         local, payload = _read_header(_exchange(_write_header(local, payload)), slots)
         plan = capacity.plan_receiver(local, local_experts=local_experts, capacity=rows, limit=row_limit)
-        flat = payload.reshape(shards * slots, -1)
-        buffer = place(flat, plan.slot.reshape(-1), plan.row.reshape(-1, 1)).reshape(local_experts, rows, -1)
-        buffer = _swiglu(buffer, bank).reshape(local_experts * rows, -1)
-        flat = place(buffer, plan.row.reshape(-1), plan.slot.reshape(-1, 1))  # zero where dropped
-        back = _exchange(flat.reshape(shards, slots, -1)).reshape(shards * slots, -1)
-        arrived = _exchange(plan.row < local_experts * rows).reshape(-1)  # [P·C_s] bool
-        out = out + combine(back, weights, slot, assignment)
-        kept = kept | arrived.at[slot].get(mode="fill", fill_value=False)
+        received = payload.reshape(nowhere, -1)
+        x = place(received, plan.slot.reshape(-1), plan.row.reshape(-1, 1))
+        x = _swiglu(x.reshape(local_experts, rows, -1), bank).reshape(local_experts * rows, -1)
+        answers = place(x, plan.row.reshape(-1), plan.slot.reshape(-1, 1))  # [P·C_s, L], zero where refused
+        # At the source again.
+        answers = _exchange(answers.reshape(shards, slots, -1)).reshape(nowhere, -1)
+        accepted = _exchange(plan.row < local_experts * rows).reshape(-1)  # [P·C_s] bool
+        out = out + combine(answers, weights, slot, assignment)
+        kept = kept | accepted.at[slot].get(mode="fill", fill_value=False)
         dropped = dropped + plan.dropped
     return out.astype(z.dtype), sent.dropped, dropped, kept
 
 
 @jax.custom_vjp
-def place(x: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
-    """Rows of x [n, L] at their places: out[i] = x[source[i]], zero where source[i] is n. [m, L].
+def place(x: Float[Array, "n L"], source: Int[Array, " m"], target: Int[Array, "n r"]) -> Float[Array, "m L"]:
+    """Rows of x at their places: out[i] = x[source[i]], zero where source[i] is n.
 
-    target [n, r] holds, for each row of x, the up to r places it went to (m: none). The gradient gathers by it and sums
-    in float32.
+    target holds, for each row of x, the up to r places it went to (m: none). The gradient gathers by it and sums in
+    float32.
     """
     return x.at[source].get(mode="fill", fill_value=0)
 
 
-def _place_forward(x: jax.Array, source: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _place_forward(x: Array, source: Array, target: Array) -> tuple[Array, Array]:
     return place(x, source, target), target
 
 
-def _place_backward(target: jax.Array, d_out: jax.Array) -> tuple[jax.Array, None, None]:
+def _place_backward(target: Array, d_out: Array) -> tuple[Array, None, None]:
     gathered = d_out.at[target].get(mode="fill", fill_value=0)  # [n, r, L]
     return jnp.sum(gathered.astype(jnp.float32), axis=1).astype(d_out.dtype), None, None
 
@@ -92,23 +94,23 @@ place.defvjp(_place_forward, _place_backward)
 
 
 @jax.custom_vjp
-def combine(rows: jax.Array, weights: jax.Array, slot: jax.Array, assignment: jax.Array) -> jax.Array:
+def combine(
+    rows: Float[Array, "m L"], weights: Float[Array, "τ K"], slot: Int[Array, "τ K"], assignment: Int[Array, " m"]
+) -> Float[Array, "τ L"]:
     """out[t] = sum over k of weights[t, k] · rows[slot[t, k]], products and sum in float32; nothing where slot is m.
 
-    rows [m, L]; weights, slot [τ, K]; assignment [m] int32, the way back (τ·K: an empty row). Returns [τ, L] float32.
+    `assignment` is the way back (τ·K: an empty row). Returns float32.
     """
     return _weighted_sum(_rows_of_tokens(rows, slot), weights)
 
 
 def _combine_forward(
-    rows: jax.Array, weights: jax.Array, slot: jax.Array, assignment: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array, jax.Array]]:
+    rows: Array, weights: Array, slot: Array, assignment: Array
+) -> tuple[Array, tuple[Array, Array, Array, Array]]:
     return combine(rows, weights, slot, assignment), (rows, weights, slot, assignment)
 
 
-def _combine_backward(
-    saved: tuple[jax.Array, jax.Array, jax.Array, jax.Array], d_out: jax.Array
-) -> tuple[jax.Array, jax.Array, None, None]:
+def _combine_backward(saved: tuple[Array, Array, Array, Array], d_out: Array) -> tuple[Array, Array, None, None]:
     rows, weights, slot, assignment = saved
     weight = weights.reshape(-1).at[assignment].get(mode="fill", fill_value=0).astype(jnp.float32)[:, None]  # [m, 1]
     d_rows = weight * d_out.at[assignment // slot.shape[1]].get(mode="fill", fill_value=0)
@@ -119,33 +121,33 @@ def _combine_backward(
 combine.defvjp(_combine_forward, _combine_backward)
 
 
-def _rows_of_tokens(rows: jax.Array, slot: jax.Array) -> jax.Array:
+def _rows_of_tokens(rows: Array, slot: Array) -> Array:
     return rows.at[slot].get(mode="fill", fill_value=0).astype(jnp.float32)  # [τ, K, L]
 
 
-def _weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
+def _weighted_sum(rows: Array, weights: Array) -> Array:
     return jnp.einsum("tkl,tk->tl", rows, weights.astype(jnp.float32))
 
 
-def _exchange(blocks: jax.Array) -> jax.Array:
+def _exchange(blocks: Array) -> Array:
     """Block p of the leading axis [P, ...] goes to shard p; what comes back is ordered by its source."""
     return lax.all_to_all(blocks, EXPERT, split_axis=0, concat_axis=0, tiled=True)
 
 
-def _write_header(local: jax.Array, payload: jax.Array) -> jax.Array:
+def _write_header(local: Array, payload: Array) -> Array:
     """local [P, C_s] (-1 empty) in front of payload [P, C_s, L]: [P, ceil(C_s / L) + C_s, L]."""
     shards, slots, width = payload.shape
     padded = jnp.pad(local + 1, ((0, 0), (0, -slots % width))).reshape(shards, -1, width)
     return jnp.concatenate([padded.astype(payload.dtype), payload], axis=1)
 
 
-def _read_header(message: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
+def _read_header(message: Array, slots: int) -> tuple[Array, Array]:
     header = message.shape[1] - slots
     local = message[:, :header].reshape(message.shape[0], -1)[:, :slots].astype(jnp.int32) - 1
     return local, message[:, header:]
 
 
-def _swiglu(x: jax.Array, bank: ExpertBank) -> jax.Array:
+def _swiglu(x: Array, bank: ExpertBank) -> Array:
     """x [Λ, C_r, L], one expert a leading row."""
     gate, up = jnp.einsum("erl,eli->eri", x, bank.w_gate), jnp.einsum("erl,eli->eri", x, bank.w_up)
     return jnp.einsum("eri,eil->erl", jax.nn.silu(gate) * up, bank.w_down)

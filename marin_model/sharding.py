@@ -1,8 +1,9 @@
 """The device mesh, and one table that says how every array of the model lies on it. No axis is spelled elsewhere.
 
-Axes as the run had them: `replica` counts racks, each with a full copy of the weights, `data` x `expert` are the devices
-of a rack; tokens lie over all three, whole sequences a device. The run's `model` and `context` axes had length 1 and are
-left out. The table follows the run's parameter specs; stacked arrays (`blocks.*`) carry a leading layer axis, unsharded.
+Axes as the run had them: `replica` counts racks, each with a full copy of the weights, `data` x `expert` are the
+devices of a rack; tokens lie over all three, whole sequences a device. The run's `model` and `context` axes had length
+1 and are left out. The table follows the run's parameter specs; stacked arrays (`blocks.*`) carry a leading layer axis,
+unsharded.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def make_mesh(*, replica: int = 1, data: int = 1, expert: int = 1) -> Mesh:
     wanted, present = replica * data * expert, len(jax.devices())
     if wanted > present:
         raise ValueError(
-            f"mesh: replica {replica} x data {data} x expert {expert} needs {wanted} devices, {present} exist. On "
-            f"a CPU start with XLA_FLAGS=--xla_force_host_platform_device_count={wanted}, or use virtual shards (no mesh)."
+            f"mesh: replica {replica} x data {data} x expert {expert} needs {wanted} devices, {present} exist. Use "
+            f"virtual shards (no mesh) or, on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count={wanted}."
         )
     shape = (replica, data, expert)
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:wanted])

@@ -1,8 +1,8 @@
 """How tokens reach their experts and come back: dropless, pooled-wave all-to-all, or ragged.
 
 Three transports, one signature. `dropless` computes every assignment. `pooled_wave` is what the run trained with up to
-step 81,716: fixed messages between the expert shards of a rack, in waves, dropping what does not fit. `ragged` is what it
-trained with after: no limit at the source, a row budget at the destination (marin-community/marin#8435, #8549).
+step 81,716: fixed messages between the expert shards of a rack, in waves, dropping what does not fit. `ragged` is what
+it trained with after: no limit at the source, a row budget at the destination (marin-community/marin#8435, #8549).
 
 An expert shard is a device along the mesh's expert axis or, without a mesh, a *virtual* one: the same function of one
 shard runs under `shard_map` or under `vmap` with the same axis name, where an all-to-all is a transpose. A laptop so
@@ -12,16 +12,15 @@ Letters: T tokens (τ of them on a shard), K experts chosen a token, A = τ·K, 
 width, I expert width, W waves, C_s and C_r slots and rows as in `capacity`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 from marin_model import capacity, sharding
 from marin_model.grouped import ExpertBank, count, grouped_swiglu
@@ -29,16 +28,16 @@ from marin_model.pooled_wave import pooled_wave_shard
 
 __all__ = ["ExpertBank", "Transport", "Transported", "transport_tokens"]
 
-KINDS = ("dropless", "pooled_wave", "ragged")
+Kind = Literal["dropless", "pooled_wave", "ragged"]
 
 
 class Transported(NamedTuple):
     """What came back to the tokens, and what did not arrive."""
 
-    out: jax.Array  # [T, L] in the dtype of z: weighted sum over the kept assignments, zero at padding
-    sender_dropped: jax.Array  # [] int32, refused at their source; the ragged budget is reported here, as upstream does
-    receiver_dropped: jax.Array  # [] int32, refused at their destination
-    kept: jax.Array  # [T, K] bool; false at padding
+    out: Float[Array, "T L"]  # in the dtype of z: weighted sum over the kept assignments, zero at padding
+    sender_dropped: Int[Array, ""]  # int32, refused at their source; the ragged budget counts here, as upstream's does
+    receiver_dropped: Int[Array, ""]  # int32, refused at their destination
+    kept: Bool[Array, "T K"]  # false at padding
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Transport:
     they follow from its replica and data axes. Fields that a kind does not use keep their defaults.
     """
 
-    kind: Literal["dropless", "pooled_wave", "ragged"]
+    kind: Kind
     shards: int = 1
     sender_factor: float = 1.15  # issue 8435, job summary: both gates 1.15
     receiver_factor: float = 1.15
@@ -58,45 +57,45 @@ class Transport:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"transport: kind {self.kind!r} must be one of {', '.join(KINDS)}.")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"transport: kind {self.kind!r} must be one of {', '.join(get_args(Kind))}.")
         for name in ("shards", "sender_factor", "receiver_factor", "waves", "chunks", "groups"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"transport: {name} must be positive, not {getattr(self, name)}.")
 
     @classmethod
-    def dropless(cls) -> Transport:
+    def dropless(cls) -> Self:
         """Every assignment is computed; shards do not matter."""
         return cls("dropless")
 
     @classmethod
     def pooled_wave(
         cls, shards: int, *, sender_factor: float, receiver_factor: float, waves: int, groups: int = 1
-    ) -> Transport:
+    ) -> Self:
         """Fixed messages over `shards` expert shards a group."""
         return cls("pooled_wave", shards, sender_factor, receiver_factor, waves, groups=groups)
 
     @classmethod
-    def ragged(cls, shards: int, *, receiver_factor: float, chunks: int = 2, groups: int = 1) -> Transport:
+    def ragged(cls, shards: int, *, receiver_factor: float, chunks: int = 2, groups: int = 1) -> Self:
         """A row budget a destination shard and chunk of its experts."""
         return cls("ragged", shards, receiver_factor=receiver_factor, chunks=chunks, groups=groups)
 
 
 def transport_tokens(
-    z: jax.Array,
-    selected: jax.Array,
-    weights: jax.Array,
+    z: Float[Array, "T L"],
+    selected: Int[Array, "T K"],
+    weights: Float[Array, "T K"],
     bank: ExpertBank,
     *,
     transport: Transport,
-    valid: jax.Array | None = None,
+    valid: Bool[Array, " T"] | None = None,
     mesh: jax.sharding.Mesh | None = None,
 ) -> Transported:
     """Send tokens to their experts and sum what comes back: out[t] = sum over kept k of weights[t, k] · Expert(z[t]).
 
-    z [T, L] in the compute dtype; selected [T, K] int32, negative where there is none; weights [T, K] float32 or
-    compute dtype, not renormalised over survivors; bank in the compute dtype; valid [T] bool, false at padding. Rows
-    lie over (replica, data, expert) in that order, those of virtual shards over (group, shard).
+    z and bank in the compute dtype, weights in that or float32, not renormalised over survivors; selected is negative
+    where there is none, valid false at padding. Rows lie over the axes of the mesh in the order of `sharding.AXES`,
+    those of virtual shards over (group, shard).
 
     A dropped assignment contributes nothing and has a zero gradient. ValueError, before anything is compiled, where
     experts, tokens, waves and shards do not divide.
@@ -151,7 +150,7 @@ def _check(
 
 def _over_shards(
     shard: Callable,
-    per_token: tuple[jax.Array, ...],
+    per_token: tuple[Array, ...],
     bank: ExpertBank,
     transport: Transport,
     mesh: jax.sharding.Mesh | None,
@@ -162,7 +161,7 @@ def _over_shards(
     """
     if mesh is not None:
 
-        def on_device(bank: ExpertBank, *per_token: jax.Array) -> Any:
+        def on_device(bank: ExpertBank, *per_token: Array) -> Any:
             return jax.tree.map(lambda x: x[None] if x.ndim == 0 else x, shard(*per_token, bank))
 
         specs = (sharding.EXPERTS, *(sharding.TOKENS for _ in per_token))
@@ -177,8 +176,8 @@ def _over_shards(
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), results)
 
 
-def _within_budget(experts: jax.Array, bank: ExpertBank, *, factor: float, chunks: int) -> jax.Array:
-    """Ragged drop decision of one shard: experts [τ, K] -> kept [τ, K] bool."""
+def _within_budget(experts: Int[Array, "τ K"], bank: ExpertBank, *, factor: float, chunks: int) -> Bool[Array, "τ K"]:
+    """Ragged drop decision of one shard: which of its assignments are kept."""
     local_experts = bank.w_gate.shape[0]
     counts = lax.all_gather(count(experts.reshape(-1), local_experts * lax.axis_size(sharding.EXPERT)), sharding.EXPERT)
     chunks = capacity.ragged_chunks(local_experts, chunks)
@@ -187,7 +186,9 @@ def _within_budget(experts: jax.Array, bank: ExpertBank, *, factor: float, chunk
     return capacity.ragged_kept(experts.reshape(-1), counts, shard, chunks=chunks, budget=budget).reshape(experts.shape)
 
 
-def _gathered(z: jax.Array, experts: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
+def _gathered(
+    z: Float[Array, "τ L"], experts: Int[Array, "τ K"], weights: Float[Array, "τ K"], bank: ExpertBank
+) -> Float[Array, "τ L"]:
     """Every shard of the expert axis sees the tokens of all, adds what its own experts contribute, and the sums are
     scattered back. One all-gather and one reduce-scatter of [P·τ, L]; sums in float32."""
     z, experts, weights = (lax.all_gather(x, sharding.EXPERT, tiled=True) for x in (z, experts, weights))
