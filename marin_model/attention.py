@@ -1,9 +1,9 @@
 """Causal attention of one block: grouped queries, two kinds of layer, and what the run added around it.
 
-Local layers see a sliding window, turn half of each head by position and use the first `local_kv_heads` of the stored KV
-heads; long layers see the whole document, know no positions and use the first `global_kv_heads`. Which kind a layer is,
-is data: one compiled body serves the scan over layers. Around the attention: convolution and norm on the keys, norm and a
-multiplier on the queries, the removal of each position's own value (XSA), and a gate on each head.
+Local layers see a sliding window, turn half of each head by position and use the first `local_kv_heads` of the stored
+KV heads; long layers see the whole document, know no positions and use the first `global_kv_heads`. Which kind a layer
+is, is data: one compiled body serves the scan over layers. Around the attention: convolution and norm on the keys, norm
+and a multiplier on the queries, the removal of each position's own value (XSA), and a gate on each head.
 
 Every query sees one run of keys, from `lower[t]` to t: window and document are the same bound. So the fast path walks
 blocks of queries and, for each, only the blocks of keys from its lowest bound on: a window costs window × sequence, a
@@ -49,8 +49,8 @@ def attention(
     """
     c = config
     batch, seq = a.shape[:2]
-    q = (a @ weights["attn.w_q"]).reshape(batch, seq, c.num_heads, c.head_dim)
-    k, v = a @ weights["attn.w_k"], a @ weights["attn.w_v"]
+    q = layers.dense(a, weights["attn.w_q"]).reshape(batch, seq, c.num_heads, c.head_dim)
+    k, v = layers.dense(a, weights["attn.w_k"]), layers.dense(a, weights["attn.w_v"])
     if "k" in c.sconv_sites and c.sconv:
         k = layers.short_conv(k, weights["attn.sconv_k.weight"], docs.start)
     k, v = (x.reshape(batch, seq, c.num_kv_heads, c.head_dim) for x in (k, v))
@@ -62,8 +62,8 @@ def attention(
     lower = lowest_keys(docs, jnp.where(is_long, seq, c.sliding_window))
     out = (attend or attend_blocks)(q, k, v, lower, c.sliding_window)
     out = exclude_self(out, v)
-    out = out * (2 * jax.nn.sigmoid(a @ weights["attn.attn_gate"]))[..., None]
-    return out.reshape(batch, seq, -1) @ weights["attn.w_o"]
+    out = out * (2 * jax.nn.sigmoid(layers.dense(a, weights["attn.attn_gate"])))[..., None]
+    return layers.dense(out.reshape(batch, seq, -1), weights["attn.w_o"])
 
 
 def _used_heads(x: Float[Array, "B S M H"], is_long: Bool[Array, ""], *, local: int, long: int) -> Array:

@@ -42,13 +42,13 @@ def mixture(
     """Routed plus shared experts of one layer. `weights`: the layer's arrays by name, in the compute dtype."""
     routed = router.route(u, weights["mlp.router"], weights["mlp.router_bias"], valid, config=config)
     z = layers.rms_norm(
-        u @ weights["mlp.w_latent_down"], weights["mlp.latent_norm.weight"], epsilon=config.layer_norm_eps
+        layers.dense(u, weights["mlp.w_latent_down"]), weights["mlp.latent_norm.weight"], epsilon=config.layer_norm_eps
     )
     bank = ExpertBank(*(weights[f"mlp.expert_mlp.{name}"] for name in ("w_gate", "w_up", "w_down")))
     back = transport_tokens(
         z, routed.selected, routed.weights.astype(u.dtype), bank, transport=transport, valid=valid, mesh=mesh
     )
-    out = back.out @ weights["mlp.w_latent_up"]
+    out = layers.dense(back.out, weights["mlp.w_latent_up"])
     for j in range(config.num_shared_experts):
         out = out + layers.swiglu(u, *(weights[f"shared{j}.{name}"] for name in ("w_gate", "w_up", "w_down")))
     stats = ExpertStats(

@@ -62,7 +62,35 @@ def gated_norm(
 ) -> Float[Array, "... D"]:
     """RMSNorm, then each channel times a gate in (0, 1) that a bottleneck of rank R reads off the normed vector."""
     y = rms_norm(x, gain, epsilon=epsilon)
-    return y * jax.nn.sigmoid(jax.nn.silu(y @ w_down) @ w_up)
+    return y * jax.nn.sigmoid(dense(jax.nn.silu(dense(y, w_down)), w_up))
+
+
+def dense(x: Float[Array, "... D"], w: Float[Array, "D E"]) -> Float[Array, "... E"]:
+    """x · w over the last axis, output in the compute dtype.
+
+    Written out with its gradient because of XLA's CPU backend (jaxlib 0.10): left alone, it transposes the gradient of
+    an array of three axes for w's product, and computes what leads to that gradient once a use. A GatedNorm of 4,096
+    vectors of 128, forward and backward, took 38 ms of processor time without and 17 with.
+    """
+    return _dense(x.reshape(-1, x.shape[-1]), w).reshape(*x.shape[:-1], w.shape[1])
+
+
+@jax.custom_vjp
+def _dense(x: Array, w: Array) -> Array:
+    return x @ w
+
+
+def _dense_forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ w, (x, w)
+
+
+def _dense_backward(saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
+    x, w = saved
+    d_out = jax.lax.optimization_barrier(d_out)
+    return d_out @ w.T, x.T @ d_out
+
+
+_dense.defvjp(_dense_forward, _dense_backward)
 
 
 def short_conv(x: Float[Array, "B S D"], taps: Float[Array, "J D"], start: Int[Array, "B S"]) -> Float[Array, "B S D"]:
@@ -111,7 +139,7 @@ def swiglu(
     x: Float[Array, "... D"], w_gate: Float[Array, "D I"], w_up: Float[Array, "D I"], w_down: Float[Array, "I D"]
 ) -> Float[Array, "... D"]:
     """(silu(x · gate) ∘ (x · up)) · down, without biases."""
-    return (jax.nn.silu(x @ w_gate) * (x @ w_up)) @ w_down
+    return dense(jax.nn.silu(dense(x, w_gate)) * dense(x, w_up), w_down)
 
 
 def _last_axis(vector: Float[Array, " D"], ndim: int) -> Float[Array, "... D"]:

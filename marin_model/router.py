@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from marin_model import layers
 from marin_model.config import ModelConfig
 
 COMBINE_EPSILON = 1e-9  # in the sum that normalises the combine weights
@@ -48,7 +49,7 @@ def route(
     The scores' matrix product has the compute dtype's output, as the run's had (issue 8435, study of 2026-09-22); all
     that follows is float32. Gradients reach the router through the weights alone.
     """
-    scores = (u @ router).astype(jnp.float32)
+    scores = layers.dense(u, router).astype(jnp.float32)
     biased = jax.lax.stop_gradient(scores + bias.astype(jnp.float32)[None])
     selected, threshold = _choose(biased, config.num_experts_per_token)
     chosen = jax.nn.sigmoid(jnp.take_along_axis(scores, selected, axis=1, mode="promise_in_bounds"))  # [T, K]
