@@ -97,9 +97,9 @@ def pin(name: str, revision: str = "main", **options: Any) -> HubDataset:
 
 
 def describe(source: Source) -> dict[str, Any]:
-    """What the source is, as JSON: enough to tell two apart, and nothing of where it lies."""
+    """What the source is, as JSON: enough to tell two apart, nothing of where it lies. UsageError for a lost file."""
     if isinstance(source, TextFiles):
-        files = [{"name": path.name, "bytes": path.stat().st_size} for path in source.paths]
+        files = [{"name": path.name, "bytes": _size(path)} for path in source.paths]
         return {"kind": "files", "text_field": source.text_field, "files": files}
     return {"kind": "synthetic" if isinstance(source, Synthetic) else "hub", **asdict(source)}
 
@@ -196,6 +196,13 @@ class _ZstandardFrames(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def _kind(path: Path) -> str | None:
