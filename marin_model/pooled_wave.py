@@ -52,7 +52,8 @@ def pooled_wave_shard(
     for wave in range(waves):
         # At the source: a block of slots for every destination.
         assignment = sent.assignment[wave].reshape(-1)  # [P·C_s]
-        slot = jnp.where(sent_slot // nowhere == wave, sent_slot % nowhere, nowhere)  # [τ, K]
+        slot = sent_slot - wave * nowhere
+        slot = jnp.where((slot >= 0) & (slot < nowhere), slot, nowhere)  # [τ, K]
         local = local_expert[assignment].reshape(shards, slots)
         payload = place(z, assignment // experts.shape[1], slot).reshape(shards, slots, -1)
         # At the destination: a block of slots from every source, rows for every expert, and the slots sent back.
@@ -66,7 +67,7 @@ def pooled_wave_shard(
         answers = _exchange(answers.reshape(shards, slots, -1)).reshape(nowhere, -1)
         accepted = _exchange(plan.row < local_experts * rows).reshape(-1)  # [P·C_s] bool
         out = out + combine(answers, weights, slot, assignment)
-        kept = kept | accepted.at[slot].get(mode="fill", fill_value=False)
+        kept = kept | _rows(accepted, slot)
         dropped = dropped + plan.dropped
     return out.astype(z.dtype), sent.dropped, dropped, kept
 
@@ -78,7 +79,7 @@ def place(x: Float[Array, "n L"], source: Int[Array, " m"], target: Int[Array, "
     target holds, for each row of x, the up to r places it went to (m: none). The gradient gathers by it and sums in
     float32.
     """
-    return x.at[source].get(mode="fill", fill_value=0)
+    return _rows(x, source)
 
 
 def _place_forward(x: Array, source: Array, target: Array) -> tuple[Array, Array]:
@@ -86,8 +87,7 @@ def _place_forward(x: Array, source: Array, target: Array) -> tuple[Array, Array
 
 
 def _place_backward(target: Array, d_out: Array) -> tuple[Array, None, None]:
-    gathered = d_out.at[target].get(mode="fill", fill_value=0)  # [n, r, L]
-    return jnp.sum(gathered.astype(jnp.float32), axis=1).astype(d_out.dtype), None, None
+    return jnp.sum(_rows(d_out, target).astype(jnp.float32), axis=1).astype(d_out.dtype), None, None
 
 
 place.defvjp(_place_forward, _place_backward)
@@ -112,8 +112,8 @@ def _combine_forward(
 
 def _combine_backward(saved: tuple[Array, Array, Array, Array], d_out: Array) -> tuple[Array, Array, None, None]:
     rows, weights, slot, assignment = saved
-    weight = weights.reshape(-1).at[assignment].get(mode="fill", fill_value=0).astype(jnp.float32)[:, None]  # [m, 1]
-    d_rows = weight * d_out.at[assignment // slot.shape[1]].get(mode="fill", fill_value=0)
+    weight = _rows(weights.reshape(-1, 1), assignment).astype(jnp.float32)  # [m, 1]
+    d_rows = weight * _rows(d_out, assignment // slot.shape[1])
     d_weights = jnp.einsum("tl,tkl->tk", d_out, _rows_of_tokens(rows, slot))
     return d_rows.astype(rows.dtype), d_weights.astype(weights.dtype), None, None
 
@@ -122,11 +122,16 @@ combine.defvjp(_combine_forward, _combine_backward)
 
 
 def _rows_of_tokens(rows: Array, slot: Array) -> Array:
-    return rows.at[slot].get(mode="fill", fill_value=0).astype(jnp.float32)  # [τ, K, L]
+    return _rows(rows, slot).astype(jnp.float32)  # [τ, K, L]
 
 
 def _weighted_sum(rows: Array, weights: Array) -> Array:
     return jnp.einsum("tkl,tk->tl", rows, weights.astype(jnp.float32))
+
+
+def _rows(x: Float[Array, "n ..."], index: Int[Array, "..."]) -> Float[Array, "..."]:
+    """Rows of x by an index in [0, n]; zeros for n."""
+    return x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
 
 def _exchange(blocks: Array) -> Array:
