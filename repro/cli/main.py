@@ -24,6 +24,7 @@ from repro.cli.audit import audit
 from repro.cli.plan import plan
 from repro.cli.run import reproduce
 from repro.cli.study import fit
+from repro.cli.train import train
 from repro.errors import MarinReproError
 
 BAD_USAGE, BUG, INTERRUPTED = 2, 70, 130
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (plan, fit, audit, reproduce):
+for command in (plan, train, fit, audit, reproduce):
     app.command(command.__name__)(command)
 
 

@@ -212,16 +212,13 @@ def _steps(row: Rung, scale: Scale) -> int:
 
 
 def _reference_tokens(scale: Scale) -> int:
-    """18.75T, or as much more than the scale's hero as 18.75T is than the published one."""
-    if HERO not in scale.rungs:
-        return mixture.REFERENCE_TOKENS
-    here, published = (steps * row.tokens_per_step for row, steps in _heroes(scale))
+    """18.75T, or as much more than the scale's largest rung as 18.75T is than the published one."""
+    largest = tuple(scale.rungs)[-1]
+    here, published = (
+        _steps(which.rungs[largest], which) * which.rungs[largest].tokens_per_step
+        for which in (scale, get_scale("full"))
+    )
     return round(mixture.REFERENCE_TOKENS * here / published)
-
-
-def _heroes(scale: Scale) -> list[tuple[Rung, int]]:
-    published = get_scale("full")
-    return [(which.rungs[HERO], _steps(which.rungs[HERO], which)) for which in (scale, published)]
 
 
 def explain(recipe: Recipe) -> list[Explanation]:

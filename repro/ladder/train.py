@@ -50,13 +50,18 @@ PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989.4e12, "NVIDIA H200": 989.4e12, "NVIDI
 class Data(Protocol):
     """Where batches come from. All arrays have rows of `recipe.seq_len`."""
 
-    identity: Mapping[str, Any]  # what the data is, whatever the machine; part of the run's identity
-    departures: tuple[Departure, ...]
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the data is, whatever the machine; part of the run's identity."""
 
-    def batch(self, step: int) -> Batch:
-        """The batch of a step, a pure function of it."""
+    @property
+    def departures(self) -> tuple[Departure, ...]:
+        """What of it is not as published."""
 
-    def held_out(self, tokens: int | None) -> Batch:
+    def batch(self, step: int) -> tuple[Any, ...]:
+        """The fields of a step's `Batch`, a pure function of the step."""
+
+    def held_out(self, tokens: int | None) -> tuple[Any, ...]:
         """About so many tokens of documents that are never trained on, whole sequences; None: all."""
 
 
@@ -77,21 +82,21 @@ def train(
     resume: bool = False,
     steps: int | None = None,
     record: Mapping[str, Any] | None = None,
+    entropy: Mapping[str, float] | None = None,
     on_step: Callable[[Mapping[str, Any]], None] = lambda row: None,
     on_evaluation: Callable[[Mapping[str, Any]], None] = lambda result: None,
     save_every: float = SAVE_EVERY,
 ) -> Outcome:
     """Train a rung into the folder `out`, up to `steps` completed updates or the recipe's last.
 
-    `record` says from which record the recipe comes. Raises UsageError where the folder holds a run and it is not to be
-    resumed, or holds another run; TrainingError where the run cannot go on; OutputError where something cannot be
-    written, or another process writes there; KeyboardInterrupt after SIGINT and SIGTERM, with everything saved.
+    `record` says from which record the recipe comes, `entropy` what is known of the held-out data's. Raises UsageError
+    where the folder holds a run and it is not to be resumed, or holds another run; TrainingError where the run cannot
+    go on; OutputError where something cannot be written, or another process writes there; KeyboardInterrupt after
+    SIGINT and SIGTERM, with everything saved.
     """
-    until = _last_step(recipe, steps)
+    until = check_call(recipe, out, resume=resume, steps=steps)
     with runs.hold_run(out):
-        identity = _identity(recipe, data, record)
-        if not resume and (out / runs.MANIFEST).exists():
-            raise UsageError(f"{out} holds a run already. Go on with it with --resume, or choose another --out.")
+        identity = {**_identity(recipe, data, record), "entropy": dict(entropy) if entropy else None}
         if resume:
             runs.check_resumable(out, identity)
         execution = dict(runs.read_manifest(out).execution) if resume else {"sessions": []}
@@ -113,6 +118,16 @@ def train(
     return outcome
 
 
+def check_call(recipe: Recipe, out: Path, *, resume: bool, steps: int | None) -> int:
+    """The step to train up to. Raises UsageError where that is none of the run's, or the folder holds a run already."""
+    until = recipe.steps if steps is None else steps
+    if not 1 <= until <= recipe.steps:
+        raise UsageError(f"--steps {steps}: a run of {recipe.rung} at this scale has steps 1 to {recipe.steps:,}.")
+    if not resume and (out / runs.MANIFEST).exists():
+        raise UsageError(f"{out} holds a run already. Go on with it with --resume, or choose another --out.")
+    return until
+
+
 def _run(
     recipe: Recipe,
     data: Data,
@@ -131,7 +146,7 @@ def _run(
     done = int(state.step)
     runs.cut_metrics(out, done)
     runs.cut_evaluations(out, runs.HELD_OUT, done)
-    evaluate = make_evaluation(recipe, data.held_out(recipe.evaluation_tokens))
+    evaluate = make_evaluation(recipe, Batch(*data.held_out(recipe.evaluation_tokens)))
     newest: Mapping[str, Any] | None = None
 
     def look(params: dict[str, jax.Array]) -> None:
@@ -145,12 +160,12 @@ def _run(
         look(state.params)  # the process died between a checkpoint and its evaluation
     if done < until:
         started = time.monotonic()
-        step_of = _compiled_step(recipe, state, data.batch(done))
+        step_of = _compiled_step(recipe, state, Batch(*data.batch(done)))
         note(compile_seconds=round(time.monotonic() - started, 3))
     last_saved = time.monotonic()
     while done < until:
         started = time.monotonic()
-        batch = data.batch(done)
+        batch = Batch(*data.batch(done))
         state, measured = step_of(state, batch)
         row = _row(recipe, done, jax.device_get(measured), state, time.monotonic() - started, held)
         _check(row, recipe, done, batch, out, checkpoints)
@@ -303,14 +318,6 @@ def _evaluation(recipe: Recipe, steps_completed: int, losses: Mapping[str, Any])
 
 
 # What the run is, and where it ran
-
-
-def _last_step(recipe: Recipe, steps: int | None) -> int:
-    if steps is None:
-        return recipe.steps
-    if not 1 <= steps <= recipe.steps:
-        raise UsageError(f"--steps {steps}: a run of {recipe.rung} at this scale has steps 1 to {recipe.steps:,}.")
-    return steps
 
 
 def _identity(recipe: Recipe, data: Data, record: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""`marin-repro train`: a rung of the ladder, trained at a scale into a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGES = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}  # of the extra [train]
+RUNS = Path("runs")
+
+
+def train(
+    rung: Annotated[
+        str, typer.Argument(metavar="RUNG", help="d768, d1024, d1536, d2048 or d6144 (the hero).", show_default=False)
+    ],
+    scale: Annotated[
+        str, typer.Option(help="full, mini (hours on two cores), smoke (minutes), or a TOML file.")
+    ] = "full",
+    data: Annotated[
+        str, typer.Option(metavar="SPEC", help="harrier-synthetic, or the folder of a token store.")
+    ] = "harrier-synthetic",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. Default: runs/RUNG-SCALE.", show_default=False)
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    steps: Annotated[
+        int | None, typer.Option(help="Stop when so many steps are done. Default: the whole run.", show_default=False)
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Leave out the progress.")] = False,
+) -> None:
+    """Train a rung of the ladder, or go on with it.
+
+    Metrics, held-out losses and checkpoints go into the run's folder; plan shows first what it will take. Ctrl-C saves,
+    and --resume goes on to the same bits.
+
+    Example: marin-repro train d768 --scale smoke
+    """
+    from repro.files import canonical_json
+    from repro.ladder.recipe import resolve_recipe
+    from repro.record.facts import load_record
+
+    recipe = resolve_recipe(rung, scale)
+    record = load_record()
+    out = out or RUNS / f"{recipe.rung}-{Path(scale).stem}"
+    training = _training()
+    training.check_call(recipe, out, resume=resume, steps=steps)
+    from repro.ladder.run_data import SYNTHETIC, open_data
+
+    say = _silent if quiet else _to_stderr
+    say(f"{recipe.rung} at scale {scale}: {recipe.steps:,} steps, {recipe.tokens:,} tokens, into {out}.")
+    found = open_data(data, recipe, record, out.parent / f"{SYNTHETIC}-{Path(scale).stem}")
+    if found.entropy:
+        rate, unigram = found.entropy
+        say(f"Held-out data: entropy rate {rate:.4f} nats/token, {unigram:.4f} by letters alone.")
+    say("Compiling: half a minute and more on a CPU.")
+    with _progress(steps or recipe.steps, shown=not quiet) as on_step:
+        outcome = training.train(
+            recipe,
+            found.batches,
+            out,
+            resume=resume,
+            steps=steps,
+            record=_record_identity(record.folder),
+            entropy=found.entropy._asdict() if found.entropy else None,
+            on_step=on_step,
+            on_evaluation=lambda result: say(_evaluation_line(result)),
+        )
+    result = {"run": str(out), **outcome._asdict()}
+    if json_output:
+        typer.echo(canonical_json(result), nl=False)
+    else:
+        state = (
+            "finished" if outcome.finished else f"stopped, as asked; {recipe.steps - outcome.steps_completed:,} left"
+        )
+        typer.echo(f"{out}: {outcome.steps_completed:,} of {recipe.steps:,} steps, {state}")
+
+
+def _training() -> Any:
+    """The training loop, with everything it needs. Raises MissingExtraError."""
+    from repro.errors import MissingExtraError
+
+    try:
+        from repro.ladder import train as training
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in PACKAGES:
+            raise
+        raise MissingExtraError(
+            f"train needs the package {error.name}, which is not installed. Run: pip install 'marin-repro[train]'"
+        ) from error
+    return training
+
+
+def _record_identity(folder: Path) -> dict[str, str]:
+    """The record that the recipe is of: its name, and the SHA-256 of its lock, which has every file's."""
+    import hashlib
+
+    from repro.files import read_bounded
+    from repro.record.lock import LOCK
+
+    return {"name": folder.name, "lock_sha256": hashlib.sha256(read_bounded(folder / LOCK)).hexdigest()}
+
+
+def _evaluation_line(result: Mapping[str, Any]) -> str:
+    as_trained, dropless = (result[way]["loss"] for way in ("as_trained", "dropless"))
+    return (
+        f"{result['fraction']:4.0%}  held-out loss {dropless:.4f} nats/token, {as_trained:.4f} as trained "
+        f"({result['as_trained']['drop_fraction']:.1%} dropped)"
+    )
+
+
+@contextmanager
+def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A bar with rate and time left on a terminal; nothing elsewhere, where each evaluation is a line."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not (shown and console.is_terminal):
+        yield lambda row: None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=steps)
+        yield lambda row: progress.update(
+            task,
+            completed=row["step"] + 1,
+            description=f"loss {row['loss']:.3f}, {row['tokens_per_second']:,.0f} tokens/s",
+        )
+
+
+def _to_stderr(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _silent(line: str) -> None:
+    pass
