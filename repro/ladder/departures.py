@@ -66,7 +66,7 @@ def departures_of(here: Recipe, published: Recipe) -> tuple[Departure, ...]:
         ("cooldown starts at, of the steps", *_of(both, _cooldown_share)),
         ("simulated epoching, reference tokens", *_of(both, lambda r: r.simulated_epoching_reference)),
         ("held-out tokens of an evaluation", *_of(both, lambda r: r.evaluation_tokens or "all")),
-        ("steps between evaluations", *_of(both, lambda r: r.evaluation_interval)),
+        ("steps between evaluations", *_of(both, lambda r: r.evaluation_steps[0])),
     ]
     changed = [Departure(*pair) for pair in pairs if pair[1] != pair[2]]
     return (*changed, *_stretched_laws(here, published)) if changed else ()

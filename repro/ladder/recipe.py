@@ -19,6 +19,9 @@ from repro.ladder.departures import Departure, departures_of
 from repro.ladder.rungs import RUNGS, Rung
 from repro.ladder.scales import HERO, Scale, get_scale
 
+EVALUATION_MARKS = 20  # launch_scaling_ladder.py, of the ladder's rungs
+HERO_EVALUATION_INTERVAL = 3000  # steps; W&B config of the hero
+
 JOB_SUMMARY = "issue 8435, job summary"
 LAUNCHER = "launch_scaling_ladder.py"
 HEURISTIC = "heuristic.py"
@@ -85,7 +88,7 @@ class Recipe:
     simulated_epoching_reference: int  # tokens of the run that the ratio imitates
     compute_dtype: str  # of the forward and backward pass; masters and optimizer are float32
     newton_schulz_dtype: str
-    evaluation_interval: int  # steps
+    evaluation_steps: tuple[int, ...]  # completed updates after which held-out data is evaluated
     evaluation_tokens: int | None  # of held-out data; None: all
     departures: tuple[Departure, ...] = ()  # what the scale changed of the published run
 
@@ -198,7 +201,7 @@ def _resolve(row: Rung, scale: Scale) -> Recipe:
         simulated_epoching_reference=reference,
         compute_dtype=scale.compute_dtype,
         newton_schulz_dtype=scale.newton_schulz_dtype,
-        evaluation_interval=max(1, round(steps / scale.evaluation_marks)),
+        evaluation_steps=_evaluation_steps(row, scale, steps),
         evaluation_tokens=scale.evaluation_tokens,
     )
 
@@ -209,6 +212,16 @@ def _steps(row: Rung, scale: Scale) -> int:
         tokens_per_step=row.tokens_per_step,
         tokens_per_parameter=scale.tokens_per_active_parameter,
     )
+
+
+def _evaluation_steps(row: Rung, scale: Scale, steps: int) -> tuple[int, ...]:
+    """As published, whole intervals of a twentieth of the steps (the hero: 3,000), and the end. Elsewhere the nearest
+    step to each mark, since a run of a few dozen steps has no twentieth."""
+    if scale.evaluation_marks is None:
+        interval = HERO_EVALUATION_INTERVAL if row.name == HERO else max(1, round(steps / EVALUATION_MARKS))
+        return (*range(interval, steps, interval), steps)
+    marks = range(1, scale.evaluation_marks + 1)
+    return tuple(sorted({max(1, round(mark * steps / scale.evaluation_marks)) for mark in marks}))
 
 
 def _reference_tokens(scale: Scale) -> int:

@@ -62,7 +62,7 @@ class Scale:
     compute_dtype: str = "bfloat16"  # of the forward and backward pass; masters are float32 (W&B config of the hero)
     newton_schulz_dtype: str = "bfloat16"  # grugmuon_hero.py
     mixture: ScaleMixture | None = None  # None: the record's 200 cells
-    evaluation_marks: int = 20  # evenly over the run; launch_scaling_ladder.py
+    evaluation_marks: int | None = None  # evenly over the run; None: intervals as published
     evaluation_tokens: int | None = None  # of held-out data; None: all
 
     def rung(self, name: str) -> Rung:
@@ -127,7 +127,7 @@ def parse_scale(text: str, name: str) -> Scale:
         compute_dtype=root.choice("compute_dtype", DTYPES, "bfloat16"),
         newton_schulz_dtype=root.choice("newton_schulz_dtype", DTYPES, "bfloat16"),
         mixture=_mixture(root.table("mixture")) if "mixture" in root.content else None,
-        evaluation_marks=evaluation.number("marks", int, 20),
+        evaluation_marks=evaluation.number("marks", int, None),
         evaluation_tokens=tokens,
     )
     evaluation.refuse_unknown(("marks", "tokens"))

@@ -295,10 +295,8 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_mark(recipe: Recipe, steps_completed: int) -> bool:
-    """Whether an evaluation is due: at each whole interval of completed updates, and at the end."""
-    return steps_completed > 0 and (
-        steps_completed % recipe.evaluation_interval == 0 or steps_completed == recipe.steps
-    )
+    """Whether an evaluation is due after so many completed updates."""
+    return steps_completed in recipe.evaluation_steps
 
 
 def _evaluation(recipe: Recipe, steps_completed: int, losses: Mapping[str, Any]) -> dict[str, Any]:

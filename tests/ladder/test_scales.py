@@ -101,6 +101,19 @@ def test_simulated_epoching_keeps_its_measure(scale: str) -> None:
         assert r.simulated_epoching_ratio == pytest.approx(r.tokens / (hero.tokens * 18.75e12 / full), rel=1e-6)
 
 
+def test_evaluations_come_at_the_marks() -> None:
+    """W&B configs: every 571, 764, 756 steps on the ladder, every 3,000 on the hero; both end with one."""
+    for rung, interval in (("d768", 571), ("d1024", 764), ("d1536", 756), ("d2048", 1004), ("d6144", 3000)):
+        full = published(rung)
+        assert full.evaluation_steps[:2] == (interval, 2 * interval)
+        assert full.evaluation_steps[-1] == full.steps
+    for rung in RUNGS:
+        r = resolve_recipe(rung, "smoke")
+        assert len(r.evaluation_steps) == 10
+        for mark, step in enumerate(r.evaluation_steps, start=1):
+            assert abs(step - mark * r.steps / 10) <= 0.5
+
+
 # What it says it changes
 
 
