@@ -107,7 +107,7 @@ FAULTS: Mapping[str, Callable[[Request, Answer], Answer]] = {
     "LFS pointer": _text(POINTER),
     "gzip bomb": _bomb,
     "flipped byte": _flip,
-    "invalid UTF-8": lambda request, answer: replace(answer, body=b"\xff\xfe" + answer.body),
+    "invalid UTF-8": lambda request, answer: replace(answer, body=b"\xff\xff" + answer.body),
     "CRLF": lambda request, answer: replace(answer, body=re.sub(rb"(?<!\r)\n", b"\r\n", answer.body)),
     "empty body": lambda request, answer: replace(answer, body=b""),
 }
