@@ -1,4 +1,4 @@
-"""`marin-repro fit`: the published forecast from the record's grid, and how far it hangs on its choices."""
+"""`marin-repro fit`: the forecast from the record's grid or one's own runs, and how far it hangs on its choices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.table import Table
 
+    from repro.ladder.rerun import RerunStudy
     from repro.ladder.sensitivity import Study
     from repro.record.facts import Record
 
@@ -28,6 +31,14 @@ def fit(
     record: Annotated[
         Path | None, typer.Option(help="Folder of the record to fit. Default: the built-in one.", show_default=False)
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN_DIR ...", help="Fit one's own runs instead, all of one scale.", show_default=False),
+    ] = None,
+    more_runs: Annotated[list[Path] | None, typer.Argument(metavar="", hidden=True)] = None,  # --runs A B C
+    asymptote: Annotated[
+        float | None, typer.Option(help="Of one's own runs, nats a token. Default: known entropy, else as published.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for fit.json and the figures as SVG.", show_default=False)
     ] = None,
@@ -36,16 +47,24 @@ def fit(
 ) -> None:
     """Repeat the published loss forecast.
 
-    As published, and again with each of its choices made otherwise.
+    As published, and again with each of its choices made otherwise; or by the same procedure on one's own runs.
 
     Example: marin-repro fit --out forecast
     """
+    from repro.errors import UsageError
     from repro.files import canonical_json
     from repro.ladder.sensitivity import study_record
     from repro.record.facts import load_record
 
     say = _silent if quiet else _to_stderr
     facts = load_record(record)
+    if runs:
+        _fit_runs([*runs, *(more_runs or ())], facts, asymptote, out, say, json_output=json_output)
+        return
+    if more_runs:
+        raise UsageError(f"what is {more_runs[0]} for? Folders of runs go after --runs.")
+    if asymptote is not None:
+        raise UsageError("--asymptote goes with --runs; that of a record stands in its record.toml, [forecast].")
     study = study_record(facts)
     say(f"{facts.run.title}: one law at each of {len(study.fit.points)} marks, {len(study.variants)} other fits.")
     result = canonical_json(study.as_json())
@@ -72,6 +91,56 @@ def draw(record: Record, study: Study | None = None) -> tuple[Drawing, ...]:
         Drawing("laws", figures.draw_laws(study.fit), figures.describe_laws(study.fit)),
         Drawing("forecast", figures.draw_forecast(study, record), figures.describe_forecast(study, record)),
     )
+
+
+def _fit_runs(
+    folders: list[Path],
+    facts: Record,
+    asymptote: float | None,
+    out: Path | None,
+    say: Callable[[str], None],
+    *,
+    json_output: bool,
+) -> None:
+    """The same on one's own runs, and the target's residuals where it was run."""
+    from repro.files import canonical_json
+    from repro.ladder.fit import fit_record
+    from repro.ladder.rerun import study_runs
+
+    published = fit_record(facts) if facts.forecast else None
+    found = study_runs(folders, published=published, asymptote=asymptote)
+    result = canonical_json(found.as_json())
+    if out is not None:
+        _write(result, (), out)
+    if json_output:
+        typer.echo(result, nl=False)
+    else:
+        _print_tables(found.study)
+        _print_rerun(found)
+    for note in (*found.study.notes, *(f"The bootstrap assumes: {words}" for words in found.study.bootstrap.assumes)):
+        say(note)
+
+
+def _print_rerun(found: RerunStudy) -> None:
+    """The target against its forecast; the exponent against the published; the asymptote against the truth."""
+    from rich.console import Console
+
+    console, final = Console(highlight=False), found.study.fit.final
+    if found.comparisons:
+        table = _table("progress", "measured", "forecast", "difference")
+        for one in found.comparisons:
+            table.add_row(f"{one.fraction:.0%}", f"{one.measured:.4f}", f"{one.predicted:.4f}", f"{one.residual:+.4f}")
+        console.print(table)
+    table = _table("beside what is known", "here", "known")
+    if found.published:
+        table.add_row("alpha, published law", f"{final.alpha:.4f}", f"{found.published.final.alpha:.4f}")
+    if found.entropy:
+        free = found.study.free_asymptote
+        low, high = free.interval_95
+        here = f"{free.asymptote:.3f} ({low:.2f} to {high:.2f})"
+        table.add_row("asymptote free, entropy rate", here, f"{found.entropy['rate']:.4f}")
+    if table.row_count:
+        console.print(table)
 
 
 def _write(result: str, drawings: tuple[Drawing, ...], out: Path) -> None:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from repro.errors import FitError, RecordError
-from repro.ladder.curves import GRID, RungPoint, Tail, fit_line, read_curves
+from repro.ladder.curves import GRID, Curves, RungPoint, Tail, fit_line, read_curves
 from repro.record.artifacts import Forecast
 from repro.record.facts import Record
 from repro.record.tables import HeroEvaluation
@@ -136,7 +136,11 @@ def fit_record(record: Record, forecast: Forecast | None = None) -> Fit:
     Raises FitError and RecordError as `read_curves` does, and FitError where no finite law goes through the points.
     """
     forecast = forecast or published_forecast(record)
-    curves = read_curves(record, forecast)
+    return fit_curves(read_curves(record, forecast), forecast)
+
+
+def fit_curves(curves: Curves, forecast: Forecast) -> Fit:
+    """One law a mark through the points. FitError where no finite law goes through them."""
     laws = tuple(
         _fit_law(*mark, asymptote=forecast.asymptote)
         for mark in zip(curves.fractions, curves.points, curves.target_flops, strict=True)

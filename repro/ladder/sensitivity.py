@@ -14,14 +14,14 @@ Comes in: a record. Goes out: a `Study`, whose `as_json` is the command line's `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from repro.ladder.curves import MIN_RUNGS
-from repro.ladder.fit import Fit, fit_record
+from repro.ladder.fit import Fit, fit_record, published_forecast
 from repro.ladder.noise import Bootstrap, Noise, bootstrap, measure_noise
 from repro.record.artifacts import Forecast
 from repro.record.facts import Record
@@ -123,14 +123,19 @@ def study_record(record: Record) -> Study:
 
     Raises what `fit_record` and `measure_noise` raise for the published fit.
     """
-    fit = fit_record(record)
+    return study_fit(lambda forecast: fit_record(record, forecast), published_forecast(record))
+
+
+def study_fit(refit: Callable[[Forecast], Fit], forecast: Forecast) -> Study:
+    """The same for any points; `refit` fits them by given choices. Raises what it and `measure_noise` raise."""
+    fit = refit(forecast)
     noise = measure_noise(fit)
     notes = list(fit.notes)
     return Study(
         fit=fit,
         variants=tuple(
-            Variant(choice=choice, value=value, fit=fit_record(record, forecast))
-            for choice, value, forecast in _otherwise(fit, noise, notes)
+            Variant(choice=choice, value=value, fit=refit(otherwise))
+            for choice, value, otherwise in _otherwise(fit, noise, notes)
         ),
         free_asymptote=free_asymptote(fit, noise),
         bootstrap=bootstrap(fit, noise),
