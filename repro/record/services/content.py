@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from repro.files import canonical_json
 from repro.record.artifacts import ArtifactKind
 from repro.record.digests import Digest
 from repro.record.services.answers import LOGIN_PAGE, looks_like_html
@@ -77,9 +76,11 @@ def canonical_sha256(value: Any) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def stored_json(value: Any) -> bytes:
-    """A value as it is stored: JSON with two-space indent, keys in the order given; lone surrogates escaped."""
-    return canonical_json(value).encode(errors="backslashreplace")
+def stored_json(value: Any, indent: int | None = 2) -> bytes:
+    """A value as it is stored: strict JSON, keys in the order given, a newline at its end; lone surrogates escaped."""
+    separators = None if indent else (",", ":")
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, allow_nan=False)
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def compare(data: bytes, expected: Digest, compute: Callable[[bytes], Digest], url: str) -> Digest:
