@@ -1,7 +1,7 @@
 """W&B's GraphQL endpoint, as far as a reader of public runs and reports uses it.
 
 Answers have the shapes that anonymous readers stored of marin-community/marin_moe: `config` and `summaryMetrics` are
-JSON text with wrapped values, `historyKeys` is an object, `sampledHistory` has a list a spec, of rows with all its keys.
+JSON text with wrapped values, `historyKeys` is an object, `sampledHistory` has a list a spec, of rows with all keys.
 """
 
 from __future__ import annotations
