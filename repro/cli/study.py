@@ -35,7 +35,7 @@ def fit(
         list[Path] | None,
         typer.Option(metavar="RUN_DIR ...", help="Fit one's own runs instead, all of one scale.", show_default=False),
     ] = None,
-    more_runs: Annotated[list[Path] | None, typer.Argument(metavar="", hidden=True)] = None,  # --runs A B C
+    more_runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN_DIR", hidden=True)] = None,  # --runs A B C
     asymptote: Annotated[
         float | None, typer.Option(help="Of one's own runs, nats a token. Default: known entropy, else as published.")
     ] = None,
