@@ -1,11 +1,15 @@
-"""For all tests: no network but this machine's own addresses."""
+"""For all tests: eight CPU devices, and no network but this machine's own addresses."""
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
 import pytest
+
+# Read by XLA when its first device is made, by whichever test touches JAX first: so it stands here, for all of them.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 
 LOOPBACK = ("127.", "::1", "localhost")
 

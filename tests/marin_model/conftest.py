@@ -1,11 +1,6 @@
-"""Eight CPU devices and full float32 products for every test of the model."""
+"""Full float32 products for every test of the model. Its eight CPU devices come from tests/conftest.py."""
 
 from __future__ import annotations
-
-import os
-
-# Read by XLA when its first device is made, so it must stand before any test touches JAX.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 
 import jax
 
