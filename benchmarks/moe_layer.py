@@ -1,10 +1,14 @@
 """One mixture-of-experts layer, forward and backward, against the machine's own matmul rate in the same run.
 
-The layer is the model's feed-forward branch without its norm: router, top-k, combine weights, latent projections, routed
-experts (dropless), two shared experts. Default shape: the hero's routing geometry (384 experts, 8 a token, latent half
-of hidden) at hidden 256. Useful FLOPs are 3 x (routed + shared + router + latent) without padding or recomputation; the
-rate to compare with is a float32 product of two 1024 x 1024 matrices. Routing is balanced as quantile balancing leaves
-it: the bias comes from other inputs than those timed.
+The layer is the model's own (`marin_model.experts.mixture`, dropless): router, top-k, combine weights, next bias,
+latent projections and norm, routed experts, two shared experts. Default shape: the hero's routing geometry (384
+experts, 8 a token, latent half of hidden) at hidden 256. Useful FLOPs are 3 x (routed + shared + router + latent)
+without padding or recomputation; the rate to compare with is a float32 product of two 1024 x 1024 matrices. Routing is
+balanced as quantile balancing leaves it: the bias was measured on other inputs than those timed.
+
+Beside it, in the same run, a stand-in of upstream's method on a CPU: a ragged product (`jax.lax.ragged_dot`), which
+there multiplies every row with every expert. Its cost a token does not depend on the number of tokens, so it is timed
+on few.
 
     python benchmarks/moe_layer.py [--json result.json]
 """
@@ -12,8 +16,8 @@ it: the bias comes from other inputs than those timed.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
+import platform
 import resource
 import sys
 import time
@@ -24,22 +28,27 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
+from marin_model import experts, router
 from marin_model.config import ModelConfig
-from marin_model.flops import TRAINING_PASSES, forward_flops_per_token
-from marin_model.transport import ExpertBank, Transport, transport_tokens
-
-Params = dict[str, jax.Array]
+from marin_model.flops import TRAINING_PASSES, forward_flops_per_token, parameter_shapes
+from marin_model.grouped import ExpertBank, ragged_swiglu
+from marin_model.transport import Transport, transport_tokens
 
 MATMUL = 1024  # side of the reference product
 COUNTED = ("routed_experts", "shared", "router", "latent")
+DROPLESS = Transport.dropless()
+BALANCING_ROUNDS = 8
+
+Weights = dict[str, jax.Array]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """Rates are of the fastest repetition; the median is given beside it, since a shared machine is noisy."""
 
+    machine: str
     device: str
     tokens: int
     matmul_gflops: float
@@ -47,13 +56,17 @@ class Result:
     seconds_median: float
     tokens_per_second: float
     useful_gflops: float
-    share_of_matmul: float
+    share_of_matmul: float  # useful FLOP/s of the layer over the matmul's
     routed_seconds: float  # transport alone, forward and backward
     routed_share_of_matmul: float
     busiest_expert: float  # its load over the mean
     compile_seconds: float
     temporary_mib: float  # buffers of the compiled layer beside arguments and results
-    peak_mib: float  # of the process
+    peak_mib: float  # of the process, before the stand-in runs
+    ragged_tokens: int  # the stand-in, routed part alone
+    ragged_tokens_per_second: float
+    ragged_share_of_matmul: float
+    times_ragged: float  # routed tokens per second, ours over the stand-in's
 
 
 def main() -> None:
@@ -64,28 +77,18 @@ def main() -> None:
     options.add_argument("--chosen", type=int, default=8)
     options.add_argument("--expert-width", type=int, default=128)
     options.add_argument("--repeat", type=int, default=20)
-    options.add_argument("--keep-memory", action="store_true", help="let malloc keep freed pages (glibc)")
+    options.add_argument("--ragged-tokens", type=int, default=128)
     options.add_argument("--json", type=Path)
     asked = options.parse_args()
-    if asked.keep_memory:
-        keep_freed_memory()
     config = layer_config(asked.hidden, asked.experts, asked.chosen, asked.expert_width)
-    result = measure(config, asked.tokens, asked.repeat)
+    result = measure(config, asked.tokens, asked.repeat, asked.ragged_tokens)
     text = json.dumps(asdict(result), indent=2)
     print(text)
     if asked.json:
         asked.json.write_text(text + "\n")
 
 
-def keep_freed_memory() -> None:
-    """Tell glibc to reuse freed memory instead of returning it: a page fault costs more than the work on its page."""
-    libc = ctypes.CDLL(None)
-    trim_threshold, mmap_max = -1, -4  # malloc.h
-    libc.mallopt(mmap_max, 0)
-    libc.mallopt(trim_threshold, 2**31 - 1)
-
-
-def layer_config(hidden: int, experts: int, chosen: int, expert_width: int) -> ModelConfig:
+def layer_config(hidden: int, num_experts: int, chosen: int, expert_width: int) -> ModelConfig:
     return ModelConfig(
         vocab_size=1024,
         hidden_dim=hidden,
@@ -93,7 +96,7 @@ def layer_config(hidden: int, experts: int, chosen: int, expert_width: int) -> M
         intermediate_dim=expert_width,
         shared_expert_intermediate_dim=hidden // 2,
         num_shared_experts=2,
-        num_experts=experts,
+        num_experts=num_experts,
         num_experts_per_token=chosen,
         num_layers=1,
         num_heads=4,
@@ -108,101 +111,92 @@ def layer_config(hidden: int, experts: int, chosen: int, expert_width: int) -> M
     )
 
 
-def draw_layer(config: ModelConfig, key: jax.Array) -> Params:
-    c = config
-    shapes = {
-        "router": (c.hidden_dim, c.num_experts),
-        "latent_down": (c.hidden_dim, c.latent_dim),
-        "latent_gain": (c.latent_dim,),
-        "latent_up": (c.latent_dim, c.hidden_dim),
-        "w_gate": (c.num_experts, c.latent_dim, c.intermediate_dim),
-        "w_up": (c.num_experts, c.latent_dim, c.intermediate_dim),
-        "w_down": (c.num_experts, c.intermediate_dim, c.latent_dim),
-    }
-    for j in range(c.num_shared_experts):
-        shapes[f"shared{j}_gate"] = shapes[f"shared{j}_up"] = (c.hidden_dim, c.shared_expert_intermediate_dim)
-        shapes[f"shared{j}_down"] = (c.shared_expert_intermediate_dim, c.hidden_dim)
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: c.initializer_std * jax.random.normal(k, shape)
-        for (name, shape), k in zip(shapes.items(), keys, strict=True)
-    }
+def draw_weights(config: ModelConfig) -> Weights:
+    """The layer's arrays by name: matrices normal, gains one, bias zero."""
+    random = np.random.RandomState(0)
+    weights = {}
+    for name, (_, *shape) in parameter_shapes(config).items():
+        layer, _, bare = name.partition(".")
+        if layer == "blocks" and bare.startswith(("mlp.", "shared")):
+            drawn = config.initializer_std * random.randn(*shape) if len(shape) > 1 else np.ones(shape)
+            weights[bare] = jnp.asarray(0 * drawn if bare == "mlp.router_bias" else drawn, jnp.float32)
+    return weights
 
 
-def route(config: ModelConfig, router: jax.Array, bias: jax.Array, u: jax.Array) -> tuple[jax.Array, ...]:
-    """u [T, D] -> scores [T, E], selected [T, K], combine weights [T, K], the (K+1)-th biased score [T, 1]."""
-    scores = u @ router
-    # The barrier keeps XLA's fast top-k on CPU: a slice fused into it falls back to a full sort.
-    values, ids = lax.optimization_barrier(
-        lax.top_k(lax.stop_gradient(scores + bias[None]), config.num_experts_per_token + 1)
-    )
-    selected = ids[:, :-1]
-    p = jax.nn.sigmoid(jnp.take_along_axis(scores, selected, axis=1))
-    return scores, selected, config.routing_renorm_sum * p / (p.sum(1, keepdims=True) + 1e-9), values[:, -1:]
+def balanced_bias(config: ModelConfig, weights: Weights, u: jax.Array, valid: jax.Array) -> jax.Array:
+    """The router's bias after a few steps on u. [E]"""
 
+    @jax.jit
+    def step(bias: jax.Array) -> jax.Array:
+        routed = router.route(u, weights["mlp.router"], bias, valid, config=config)
+        return router.router_bias(router.qb_betas(routed.margins, valid, config=config))
 
-def balanced_bias(config: ModelConfig, router: jax.Array, u: jax.Array) -> jax.Array:
-    """Quantile balancing, a few rounds: each expert's margin that a fraction K/E of the tokens exceeds. [E]"""
-    rank = max(1, u.shape[0] * config.num_experts_per_token // config.num_experts)
-    bias = jnp.zeros(config.num_experts)
-    for _ in range(8):
-        scores, _, _, last = route(config, router, bias, u)
-        beta = jnp.sort(scores - last, axis=0)[-rank]
-        bias = beta.mean() - beta
+    bias = weights["mlp.router_bias"]
+    for _ in range(BALANCING_ROUNDS):
+        bias = step(bias)
     return bias
 
 
-def moe_layer(config: ModelConfig, params: Params, bias: jax.Array, u: jax.Array) -> jax.Array:
-    """u [T, D] float32 -> [T, D]."""
-    _, selected, weights, _ = route(config, params["router"], bias, u)
-    z = u @ params["latent_down"]
-    z = z * lax.rsqrt(jnp.mean(z * z, axis=1, keepdims=True) + config.layer_norm_eps) * params["latent_gain"][None]
-    bank = ExpertBank(params["w_gate"], params["w_up"], params["w_down"])
-    out = transport_tokens(z, selected, weights, bank, transport=Transport.dropless()).out @ params["latent_up"]
-    for j in range(config.num_shared_experts):
-        out = (
-            out
-            + (jax.nn.silu(u @ params[f"shared{j}_gate"]) * (u @ params[f"shared{j}_up"])) @ params[f"shared{j}_down"]
-        )
-    return out
+def layer_gradients(config: ModelConfig, weights: Weights, u: jax.Array, valid: jax.Array, d_out: jax.Array) -> Any:
+    """Gradients to weights and u, and what the layer measured on the way: all that a train step takes from it."""
+
+    def loss(weights: Weights, u: jax.Array) -> tuple[jax.Array, Any]:
+        out, _, stats = experts.mixture(u, weights, valid, config=config, transport=DROPLESS)
+        return jnp.vdot(out, d_out), stats
+
+    return jax.grad(loss, argnums=(0, 1), has_aux=True)(weights, u)
 
 
-def measure(config: ModelConfig, tokens: int, repeat: int) -> Result:
-    keys = jax.random.split(jax.random.key(0), 4)
-    params = draw_layer(config, keys[0])
-    earlier, u, d_out = (jax.random.normal(k, (tokens, config.hidden_dim)) for k in keys[1:])
-    bias = balanced_bias(config, params["router"], earlier)
+def routed_gradients(product: Callable[..., jax.Array], z: jax.Array, routes: router.Routed, bank: ExpertBank) -> Any:
+    def loss(z: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
+        return jnp.sum(product(z, routes.selected, weights, bank) ** 2)
 
-    def layer_gradients(params: Params, u: jax.Array) -> tuple[Params, jax.Array]:
-        return jax.grad(lambda p, x: jnp.vdot(moe_layer(config, p, bias, x), d_out), argnums=(0, 1))(params, u)
+    return jax.value_and_grad(loss, argnums=(0, 1, 2))(z, routes.weights, bank)
 
-    _, selected, weights, _ = route(config, params["router"], bias, u)
-    bank = ExpertBank(params["w_gate"], params["w_up"], params["w_down"])
-    z, d_z = u[:, : config.latent_dim], d_out[:, : config.latent_dim]
 
-    def routed_gradients(z: jax.Array, weights: jax.Array, bank: ExpertBank) -> Any:
-        def loss(z: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
-            return jnp.vdot(transport_tokens(z, selected, weights, bank, transport=Transport.dropless()).out, d_z)
+def transported(z: jax.Array, selected: jax.Array, weights: jax.Array, bank: ExpertBank) -> jax.Array:
+    return transport_tokens(z, selected, weights, bank, transport=DROPLESS).out
 
-        return jax.value_and_grad(loss, argnums=(0, 1, 2))(z, weights, bank)
 
-    square = jax.random.normal(keys[0], (MATMUL, MATMUL))
-    product = jax.jit(jnp.matmul)
+def measure(config: ModelConfig, tokens: int, repeat: int, ragged_tokens: int) -> Result:
+    random = np.random.RandomState(1)
+    earlier, u, d_out = (jnp.asarray(random.randn(tokens, config.hidden_dim), jnp.float32) for _ in range(3))
+    valid = jnp.ones(tokens, bool)
+    weights = draw_weights(config)
+    weights["mlp.router_bias"] = balanced_bias(config, weights, earlier, valid)
+    routes = jax.jit(
+        lambda u: router.route(u, weights["mlp.router"], weights["mlp.router_bias"], valid, config=config)
+    )(u)
+    bank = ExpertBank(*(weights[f"mlp.expert_mlp.{name}"] for name in ("w_gate", "w_up", "w_down")))
+    z = u[:, : config.latent_dim]
+
     started = time.perf_counter()
-    layer = jax.jit(layer_gradients).lower(params, u).compile()
+    layer = jax.jit(layer_gradients, static_argnums=0).lower(config, weights, u, valid, d_out).compile()
     compiled = time.perf_counter() - started
-    routed = jax.jit(routed_gradients)
-    # The three are timed in turn, so that a neighbour's burst hits them alike.
+    routed = jax.jit(routed_gradients, static_argnums=0)
+    square = jnp.asarray(random.randn(MATMUL, MATMUL), jnp.float32)
+    product = jax.jit(jnp.matmul)
+    # Timed in turn, so that a neighbour's burst hits them alike.
     times = interleave(
-        [lambda: product(square, square), lambda: layer(params, u), lambda: routed(z, weights, bank)], repeat
+        [
+            lambda: product(square, square),
+            lambda: layer(weights, u, valid, d_out),
+            lambda: routed(transported, z, routes, bank),
+        ],
+        repeat,
     )
-    matmul, whole, part = (min(t) for t in times)
-    peak = 2 * MATMUL**3 / matmul
-    parts = forward_flops_per_token(config)
-    useful = TRAINING_PASSES * tokens * sum(parts[name] for name in COUNTED)
-    loads = jnp.bincount(selected.reshape(-1), length=config.num_experts)
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    few = jax.tree.map(lambda x: x[:ragged_tokens], (z, routes))
+    ragged_times = interleave([lambda: product(square, square), lambda: routed(ragged_swiglu, *few, bank)], 3)
+
+    matmul, whole, part = (min(taken) for taken in times)
+    ragged = min(ragged_times[1])
+    peak = 2 * MATMUL**3 / min(matmul, *ragged_times[0])
+    parts = {name: TRAINING_PASSES * flops for name, flops in forward_flops_per_token(config).items()}
+    useful = tokens * sum(parts[name] for name in COUNTED)
+    loads = jnp.bincount(routes.selected.reshape(-1), length=config.num_experts)
     return Result(
+        machine=f"{platform.machine()}, {jax.device_count()} x {jax.devices()[0].device_kind}",
         device=jax.devices()[0].device_kind,
         tokens=tokens,
         matmul_gflops=peak / 1e9,
@@ -212,11 +206,15 @@ def measure(config: ModelConfig, tokens: int, repeat: int) -> Result:
         useful_gflops=useful / whole / 1e9,
         share_of_matmul=useful / whole / peak,
         routed_seconds=part,
-        routed_share_of_matmul=TRAINING_PASSES * tokens * parts["routed_experts"] / part / peak,
+        routed_share_of_matmul=tokens * parts["routed_experts"] / part / peak,
         busiest_expert=float(loads.max() / loads.mean()),
         compile_seconds=compiled,
         temporary_mib=layer.memory_analysis().temp_size_in_bytes / 2**20,
-        peak_mib=rss / (2**20 if sys.platform == "darwin" else 2**10),
+        peak_mib=peak_mib,
+        ragged_tokens=ragged_tokens,
+        ragged_tokens_per_second=ragged_tokens / ragged,
+        ragged_share_of_matmul=ragged_tokens * parts["routed_experts"] / ragged / peak,
+        times_ragged=(tokens / part) / (ragged_tokens / ragged),
     )
 
 
