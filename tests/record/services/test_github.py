@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -319,3 +320,21 @@ def test_passing_faults_are_overcome(server: GitHub, client: Client, slept: list
     assert github.read(ISSUE, client).data
     assert github.read(FILE, client).data == MODEL
     assert [pause >= 1 for pause in slept[-2:]] == [True, True]  # Retry-After: 1
+
+
+def test_a_token_is_sent_to_the_api_alone(
+    server: GitHub, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = "github_pat_11ABCDEFG0123456789_abcdefghij"
+    monkeypatch.setenv("GITHUB_TOKEN", token)
+    content = github.read(FILE, client)
+    assert all(request.headers["authorization"] == f"Bearer {token}" for request in server.asked("/repos/"))
+    assert "authorization" not in server.asked("/raw/")[0].headers
+    with GitHub() as other:
+        server.fault(f"redirect to {other.url}/elsewhere", where="/issues/")
+        with pytest.raises(Gone) as caught:
+            github.read(ISSUE, client)
+        assert other.requests
+        assert not any(token in f"{request.headers} {request.target}" for request in other.requests)
+    assert token not in f"{caught.value} {content} {caplog.text}"
