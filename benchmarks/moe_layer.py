@@ -49,7 +49,6 @@ class Result:
     """Rates are of the fastest repetition; the median is given beside it, since a shared machine is noisy."""
 
     machine: str
-    device: str
     tokens: int
     matmul_gflops: float
     seconds: float
@@ -77,7 +76,7 @@ def main() -> None:
     options.add_argument("--chosen", type=int, default=8)
     options.add_argument("--expert-width", type=int, default=128)
     options.add_argument("--repeat", type=int, default=20)
-    options.add_argument("--ragged-tokens", type=int, default=128)
+    options.add_argument("--ragged-tokens", type=int, default=64)
     options.add_argument("--json", type=Path)
     asked = options.parse_args()
     config = layer_config(asked.hidden, asked.experts, asked.chosen, asked.expert_width)
@@ -196,8 +195,7 @@ def measure(config: ModelConfig, tokens: int, repeat: int, ragged_tokens: int) -
     useful = tokens * sum(parts[name] for name in COUNTED)
     loads = jnp.bincount(routes.selected.reshape(-1), length=config.num_experts)
     return Result(
-        machine=f"{platform.machine()}, {jax.device_count()} x {jax.devices()[0].device_kind}",
-        device=jax.devices()[0].device_kind,
+        machine=machine(),
         tokens=tokens,
         matmul_gflops=peak / 1e9,
         seconds=whole,
@@ -216,6 +214,18 @@ def measure(config: ModelConfig, tokens: int, repeat: int, ragged_tokens: int) -
         ragged_share_of_matmul=ragged_tokens * parts["routed_experts"] / ragged / peak,
         times_ragged=(tokens / part) / (ragged_tokens / ragged),
     )
+
+
+def machine() -> str:
+    """The accelerator, or the processors as Linux names them."""
+    device = jax.devices()[0].device_kind
+    listed = Path("/proc/cpuinfo")
+    if device != "cpu" or not listed.exists():
+        return f"{platform.machine()} {device}"
+    names = [
+        line.partition(":")[2].strip() for line in listed.read_text().splitlines() if line.startswith("model name")
+    ]
+    return f"{len(names)} x {names[0] if names else platform.machine()}"
 
 
 def interleave(calls: list[Callable[[], Any]], repeat: int) -> list[list[float]]:
