@@ -96,19 +96,17 @@ class GitHub(Server):
         for path, data in self.files.items():
             if path.startswith(prefix):
                 name, below, _ = path.removeprefix(prefix).partition("/")
-                if below:
+                if below and name not in found:
                     found[name] = {"mode": "040000", "type": "tree", "sha": self.tree(prefix + name)}
-                else:
+                elif not below:
                     mode = self.modes.get(path, "100644")
                     kind = "commit" if mode == "160000" else "blob"
                     found[name] = {"mode": mode, "type": kind, "size": len(data), "sha": git_id("blob", data)}
         return found
 
     def _tree(self, sha: str, recursive: bool) -> Answer:
-        folders = {"": self.tree()}
-        for path in self.files:
-            parts = path.split("/")[:-1]
-            folders |= {"/".join(parts[: i + 1]): self.tree("/".join(parts[: i + 1])) for i in range(len(parts))}
+        parents = {"/".join(path.split("/")[:depth]) for path in self.files for depth in range(path.count("/") + 1)}
+        folders = {name: self.tree(name) for name in sorted(parents)}
         folder = next((name for name, id in folders.items() if id == sha), None)
         if folder is None:
             return _missing()

@@ -54,7 +54,7 @@ class Client:
         attempts: int = 4,
         pause: float = 0.5,
         patience: float = 20.0,
-        per_host: int = 6,
+        per_host: int = 8,
         max_bytes: int | None = None,
         answers: Path | None = None,
         sleep: Callable[[float], None] = time.sleep,
