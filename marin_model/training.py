@@ -70,9 +70,7 @@ def init_train_state(params: dict[str, jax.Array], optimizer: OptimizerConfig) -
     mean (zero in a fresh model).
     """
     masters = {name: jnp.array(p, jnp.float32) for name, p in params.items()}
-    return TrainState(
-        masters, make_optimizer(optimizer).init(masters), -masters[ROUTER_BIAS], jnp.zeros([], jnp.int32)
-    )
+    return TrainState(masters, make_optimizer(optimizer).init(masters), -masters[ROUTER_BIAS], jnp.zeros([], jnp.int32))
 
 
 def make_train_step(
