@@ -96,7 +96,7 @@ _dense.defvjp(_dense_forward, _dense_backward)
 def short_conv(x: Float[Array, "B S D"], taps: Float[Array, "J D"], start: Int[Array, "B S"]) -> Float[Array, "B S D"]:
     """Causal depthwise convolution: out[t] = sum over lag j of taps[j] · x[t − j], within t's document.
 
-    Products and sums are in x's dtype, lag after lag from 0: rounding of the original's kernels.
+    Products and sums are in x's dtype, lag after lag from 0, as in the original; fused, XLA may keep more digits.
     """
     reach = jnp.arange(x.shape[1], dtype=jnp.int32)[None] - start  # [B, S] tokens before this one in its document
     out = x * _last_axis(taps[0], 3)

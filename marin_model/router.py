@@ -49,8 +49,8 @@ def route(
     The scores' matrix product has the compute dtype's output, as the run's had (issue 8435, study of 2026-09-22); all
     that follows is float32. Gradients reach the router through the weights alone.
     """
-    scores = layers.dense(u, router).astype(jnp.float32)
-    biased = jax.lax.stop_gradient(scores + bias.astype(jnp.float32)[None])
+    scores = _as_rounded(layers.dense(u, router))
+    biased = jax.lax.stop_gradient(scores + _as_rounded(bias)[None])
     selected, threshold = _choose(biased, config.num_experts_per_token)
     chosen = jax.nn.sigmoid(jnp.take_along_axis(scores, selected, axis=1, mode="promise_in_bounds"))  # [T, K]
     weights = chosen * (config.routing_renorm_sum / (jnp.sum(chosen, axis=1, keepdims=True) + COMBINE_EPSILON))
@@ -60,6 +60,15 @@ def route(
         weights=jnp.where(valid[:, None], weights, 0.0),
         margins=jax.lax.stop_gradient(scores) - threshold,
     )
+
+
+def _as_rounded(x: Array) -> Array:
+    """x in float32, rounded to its own dtype, even where XLA has more digits at hand and would keep them (bfloat16).
+
+    Which experts are chosen depends on that rounding: it makes ties.
+    """
+    digits = jnp.finfo(x.dtype)
+    return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=digits.nexp, mantissa_bits=digits.nmant)
 
 
 def _choose(biased: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T K"], Float[Array, "T 1"]]:

@@ -19,6 +19,7 @@ from marin_model.config import ModelConfig
 from marin_model.optimizer import OptimizerConfig
 from marin_model.training import Batch, Metrics, init_train_state, make_train_step
 from marin_model.transport import Transport
+from tests.marin_model.tiny import params
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 ABOUT = json.loads((GOLDENS / "06_train.json").read_text())
@@ -31,8 +32,7 @@ EARLY, LATE, LIMIT = 2e-5, 2e-3, 10  # bounds up to and after step LIMIT
 def train(
     steps: int, config: ModelConfig = CONFIG, optimizer: OptimizerConfig = OPTIMIZER, **more: Any
 ) -> list[Metrics]:
-    params = {name: value for part in "12" for name, value in np.load(GOLDENS / f"01_tiny_params_{part}.npz").items()}
-    state = init_train_state({name: jnp.asarray(value) for name, value in params.items()}, optimizer)
+    state = init_train_state(params(), optimizer)
     step, measured = make_train_step(config, optimizer, **more), []
     for i in range(steps):
         batch = Batch(
