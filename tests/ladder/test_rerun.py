@@ -89,7 +89,7 @@ def test_the_asymptote_can_be_chosen(ladder: list[Path]) -> None:
 def test_an_unfinished_rung_is_named(ladder: list[Path]) -> None:
     last = resolve_recipe("d1024", "smoke").steps
     (ladder[1] / runs.EVALS / f"heldout-{last:08d}.json").unlink()
-    with pytest.raises(FitError, match=r"d1024 after 40 of 40 steps: not evaluated yet\. Finish the run with --resume"):
+    with pytest.raises(FitError, match=r"d1024 after 60 of 60 steps: not evaluated yet\. Finish the run with --resume"):
         study_runs(ladder)
 
 

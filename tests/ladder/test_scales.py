@@ -146,11 +146,11 @@ def test_every_changed_number_of_the_plan_is_a_departure_or_follows_from_a_law(r
 def test_clipped_laws_say_what_the_law_gives() -> None:
     by_name = {d.what: d for d in resolve_recipe("d768", "smoke").departures}
     rate = by_name["peak learning rate of MuonH and AdamH, the law far outside its sweep"]
-    # 13/3 · 0.087571 · 118784^-0.3461 · 32^-0.3448 · sqrt(2048)
-    law = 13 / 3 * 0.087571 * 118_784**-0.3461 * 32**-0.3448 * math.sqrt(2048)
+    # 13/3 · 0.087571 · 59392^-0.3461 · 32^-0.3448 · sqrt(1024)
+    law = 13 / 3 * 0.087571 * 59_392**-0.3461 * 32**-0.3448 * math.sqrt(1024)
     assert rate.here == f"0.05 (capped, the law gives {law:.4g})"
     assert rate.published == 0.01581899827720595
-    assert by_name["beta2"].here == f"0.9999 (clipped, the law gives {0.999 ** (2048 / 131072):.6f})"
+    assert by_name["beta2"].here == f"0.9999 (clipped, the law gives {0.999 ** (1024 / 131072):.6f})"
     assert (by_name["warm-up steps"].published, by_name["warm-up steps"].here) == (114, 0)
 
 
