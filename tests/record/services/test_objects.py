@@ -72,7 +72,7 @@ def test_an_etag_of_several_parts_compares_with_nothing(s3: Objects, client: Cli
     s3.parts[KEY] = 7
     content = objects.read(replace(ARTIFACT, digest="etag-md5"), client)
     assert content.digest is None
-    assert content.notes[0] == "uploaded in 7 parts: its ETag is no MD5 and compares with nothing"
+    assert content.notes == ("uploaded in 7 parts: its ETag is no MD5 and compares with nothing",)
 
 
 @pytest.mark.parametrize(
