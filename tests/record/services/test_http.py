@@ -6,6 +6,9 @@ import gzip
 import json
 import logging
 import re
+import shutil
+import ssl
+import subprocess
 import threading
 import time
 import zlib
@@ -13,7 +16,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import httpx
 import pytest
 
 from repro.errors import UsageError
@@ -308,6 +313,26 @@ def test_certificates_and_proxies_that_cannot_be_used_are_told(
     monkeypatch.setenv("HTTPS_PROXY", "quic://proxy.example:1")
     with pytest.raises(UsageError, match="proxy"):
         Client()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+def test_certificates_of_one_s_own_are_trusted_where_ssl_cert_file_names_them(
+    server: Plain, make_client: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(httpx._transports.default, "create_ssl_context", httpx.create_ssl_context)
+    names = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1")
+    files = ("-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem"))
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files], check=True, capture_output=True
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
+    address = server.url.replace("http:", "https:")
+    with pytest.raises(Unreachable, match=r"its certificate is not trusted.*SSL_CERT_FILE"):
+        make_client(timeout=5.0, attempts=1).get(address)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    assert make_client(timeout=5.0).get(address).body == b"hello\n"
 
 
 def test_an_address_of_the_environment_must_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
