@@ -96,8 +96,8 @@ def linked_issues(content: Content) -> tuple[str, ...]:
     """Addresses "owner/name#number" of issues and pull requests that a stored issue's texts link, without itself."""
     thread = json.loads(content.data)
     text = "\n".join(item["body"] for item in (thread, *thread["comments"]))
-    links = re.findall(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", text)
-    named = re.findall(r"(?<![\w/#&])([\w.-]+/[\w.-]+)?#(\d+)\b", text)
+    links = re.findall(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d{1,9})\b", text)
+    named = re.findall(r"(?<![\w/#&])([\w.-]+/[\w.-]+)?#(\d{1,9})\b", text)
     found = {(repo or thread["repository"], int(number)) for repo, number in (*links, *named)}
     return tuple(f"{repo}#{number}" for repo, number in sorted(found - {(thread["repository"], thread["number"])}))
 
@@ -210,7 +210,11 @@ def _entries(response: Response) -> tuple[list[Entry], bool]:
     entries = []
     for item in listing["tree"]:
         match item:
-            case {"path": str(path), "mode": str(mode), "sha": str(id)} if re.fullmatch(r"[0-9a-f]{40}", id):
+            case {"path": str(path), "mode": str(mode), "sha": str(id)} if (
+                re.fullmatch(r"[0-9a-f]{40}", id)
+                and re.fullmatch(r"[0-7]{5,6}", mode)
+                and not re.search(r"[\0\ud800-\udfff]", path)
+            ):
                 size = item.get("size")
                 entries.append(Entry(path, mode.lstrip("0"), id, size if isinstance(size, int) else None))
             case _:
@@ -228,17 +232,17 @@ def _read_issue(repo: str, number: int, client: Client) -> Content:
     if (moved := _moved(issue, repo, number)) is not None:
         notes.append(f"moved: {repo}#{number} is now {moved}")
     comments = _comments(repo, number, client)
-    counted = issue.get("comments")
+    counted, pull = issue.get("comments"), issue.get("pull_request")
     if counted != len(comments):
         notes.append(f"the issue counts {counted} comments, {len(comments)} were given")
     thread = {
         "repository": repo,
         "number": number,
-        "title": issue.get("title") or "",
-        "state": issue.get("state") or "",
+        "title": _said(issue, "title", response) or "",
+        "state": _said(issue, "state", response) or "",
         **_written(issue, response),
-        "closed_at": issue.get("closed_at"),
-        "merged_at": (issue.get("pull_request") or {}).get("merged_at"),
+        "closed_at": _said(issue, "closed_at", response),
+        "merged_at": _said(pull, "merged_at", response) if isinstance(pull, dict) else None,
         "comments": comments,
     }
     canonical = {"issue": canonical_sha256([thread["title"], *_meant(thread)])}
@@ -258,7 +262,9 @@ def _comments(repo: str, number: int, client: Client) -> list[dict[str, Any]]:
             if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
                 raise _unexpected(response, "comments")
             received += len(items)
-            found |= {item["id"]: _written(item, response) for item in items}
+            for item in items:
+                written = _written(item, response)
+                found[written["id"]] = written
             if 'rel="next"' not in response.headers.get("link", ""):
                 break
         else:
@@ -281,8 +287,16 @@ def _written(item: Mapping[str, Any], response: Response) -> dict[str, Any]:
             "url": str(item["html_url"]),
             "body": (item.get("body") or "").replace("\r\n", "\n"),
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:  # Overflow: of an infinite id
         raise _unexpected(response, f"{error}") from error
+
+
+def _said(item: Mapping[str, Any], key: str, response: Response) -> str | None:
+    """A text, or None where there is none."""
+    value = item.get(key)
+    if not isinstance(value, str | None):
+        raise _unexpected(response, key)
+    return value
 
 
 def _meant(written: Mapping[str, Any]) -> list[Any]:
@@ -291,7 +305,7 @@ def _meant(written: Mapping[str, Any]) -> list[Any]:
 
 def _moved(issue: Mapping[str, Any], repo: str, number: int) -> str | None:
     """ "owner/name#number" where a transferred issue or a renamed repository is now."""
-    match = re.search(r"github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", str(issue.get("html_url")))
+    match = re.search(r"github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d{1,9})\b", str(issue.get("html_url")))
     if match and (match[1].lower(), int(match[2])) != (repo.lower(), number):
         return f"{match[1]}#{match[2]}"
     return None

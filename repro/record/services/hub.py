@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from huggingface_hub import HfApi, constants, hf_hub_url
-from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.hf_api import RepoFile, RepoFolder
 from huggingface_hub.utils import build_hf_headers
 
 from repro.record.artifacts import ADDRESSES, Artifact
@@ -81,7 +81,7 @@ def _read_tree(artifact: Artifact, api: HfApi, kind: str, repo: str, ref: str) -
 def _read_file(artifact: Artifact, api: HfApi, kind: str, repo: str, ref: str, path: str, client: Client) -> Content:
     name = safe_name("hub", f"{kind}s", repo, artifact.pin[:12] or ref or "main", path)
     revision = artifact.pin or _revision(artifact, api, kind, repo, ref or None)[0]
-    found = _of_hub(artifact, lambda: api.get_paths_info(repo, [path], revision=revision, repo_type=kind))
+    found = _of_hub(artifact, lambda: _described(api, kind, repo, revision, path))
     if len(found) != 1:
         raise Gone(f"{artifact.url}: no such file at revision {revision[:12]}. Check the path in record.toml.", 404)
     file = found[0]
@@ -114,13 +114,25 @@ def _revision(artifact: Artifact, api: HfApi, kind: str, repo: str, revision: st
 
 
 def _listed(api: HfApi, kind: str, repo: str, revision: str) -> list[RepoFile]:
+    """The files of a repository, by path."""
     entries = api.list_repo_tree(repo, recursive=True, revision=revision, repo_type=kind)
-    files = [entry for entry in entries if isinstance(entry, RepoFile)]
-    for file in files:
-        Digest("git-sha1", file.blob_id)
-        if file.lfs:
-            Digest("sha256", file.lfs.sha256)
-    return sorted(files, key=lambda file: file.path)
+    return sorted((_checked(entry) for entry in entries if isinstance(entry, RepoFile)), key=lambda file: file.path)
+
+
+def _described(api: HfApi, kind: str, repo: str, revision: str, path: str) -> list[RepoFile | RepoFolder]:
+    """The one file or folder at a path, or nothing."""
+    entries = api.get_paths_info(repo, [path], revision=revision, repo_type=kind)
+    return [_checked(entry) if isinstance(entry, RepoFile) else entry for entry in entries]
+
+
+def _checked(file: RepoFile) -> RepoFile:
+    """The file, whose values have the types that the library declares but does not check. Raises ValueError."""
+    if not isinstance(file.path, str) or type(file.size) is not int or file.size < 0:
+        raise ValueError(f"path {file.path!r}, size {file.size!r}")
+    Digest("git-sha1", file.blob_id)
+    if file.lfs:
+        Digest("sha256", file.lfs.sha256)
+    return file
 
 
 def _of_hub(artifact: Artifact, ask: Callable[[], T]) -> T:

@@ -74,7 +74,8 @@ def _read_run(
         run = _project(artifact, client, RUN, named).get("run")
     if run is None:
         raise Gone(f"{artifact.url}: no such run, or no longer public. Check the address; look for a copy.", 404)
-    if not isinstance(run, dict) or not isinstance(run.get("name"), str) or not isinstance(run.get("state"), str):
+    run = _inner(artifact, run, "run")
+    if not isinstance(run.get("name"), str) or not isinstance(run.get("state"), str):
         raise _unexpected(artifact, "run.name, run.state")
     config = _unwrapped(_inner(artifact, run.get("config") or {}, "config"))
     summary = _inner(artifact, run.get("summaryMetrics") or {}, "summaryMetrics")
@@ -147,7 +148,7 @@ def _chosen(artifact: Artifact, history_keys: Any) -> list[str]:
     keys = keys.get("keys", keys)
     if not isinstance(keys, dict | list):
         raise _unexpected(artifact, "historyKeys.keys")
-    return [key for key in DENSE if key in keys] + sorted(key for key in keys if EVALUATION.fullmatch(key))
+    return [key for key in DENSE if key in keys] + sorted(key for key in keys if EVALUATION.fullmatch(str(key)))
 
 
 def _history(
