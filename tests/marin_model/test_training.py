@@ -2,6 +2,9 @@
 
 Losses of two correct programs part slowly, as the golden's own perturbed run shows: 2e-5 holds up to step 10, 2e-3 up
 to step 49. What would be another recipe leaves the first bound within ten steps.
+
+Six steps are compiled here, so compilation is what costs: XLA is told to optimise less, which halves it and doubles the
+time of a step.
 """
 
 from __future__ import annotations
@@ -27,17 +30,21 @@ CONFIG = ModelConfig.from_dict(ABOUT["config"])
 OPTIMIZER = OptimizerConfig(**ABOUT["optimizer"], newton_schulz_dtype="float32")
 STREAM = dict(np.load(GOLDENS / "06_train50.npz"))
 EARLY, LATE, LIMIT = 2e-5, 2e-3, 10  # bounds up to and after step LIMIT
+COMPILER = {"xla_backend_optimization_level": 0}
 
 
 def train(
     steps: int, config: ModelConfig = CONFIG, optimizer: OptimizerConfig = OPTIMIZER, **more: Any
 ) -> list[Metrics]:
     state = init_train_state(params(), optimizer)
-    step, measured = make_train_step(config, optimizer, **more), []
-    for i in range(steps):
-        batch = Batch(
-            jnp.asarray(STREAM["tokens"][i]), jnp.asarray(STREAM["loss_weight"]), jnp.asarray(STREAM["segment_ids"][i])
-        )
+    weight = jnp.asarray(STREAM["loss_weight"])
+    batches = [
+        Batch(jnp.asarray(tokens, jnp.int32), weight, jnp.asarray(segment_ids, jnp.int32))
+        for tokens, segment_ids in zip(STREAM["tokens"][:steps], STREAM["segment_ids"][:steps], strict=True)
+    ]
+    step = make_train_step(config, optimizer, **more).lower(state, batches[0]).compile(compiler_options=COMPILER)
+    measured = []
+    for batch in batches:
         state, metrics = step(state, batch)
         measured.append(metrics)
     return measured
@@ -84,18 +91,17 @@ def test_another_recipe_leaves_the_bound_within_ten_steps(config: ModelConfig, o
 
 
 def test_twenty_steps_with_drops() -> None:
-    """Over four virtual shards, one row of the batch each. Counts of drops are exact for the first five steps.
+    """Over four virtual shards, one row of the batch each. Required are exact drops for five steps; reached are twenty.
 
-    Reached here: 2.4e-6 over the first ten steps; step 10 itself is 3.2e-5 away.
+    The losses of all twenty steps are within 1e-6; should a route flip on another machine, that of the late ones grows.
     """
     golden, of = np.load(GOLDENS / "06_train20_ep4.npz"), ABOUT["ep4"]
     transport = Transport.pooled_wave(
         of["shards"], sender_factor=of["sender_factor"], receiver_factor=of["receiver_factor"], waves=of["waves"]
     )
     measured = train(20, transport=transport)
-    apart = np.abs(losses(measured) - golden["loss"])
-    assert apart[:LIMIT].max() <= EARLY
+    assert np.abs(losses(measured) - golden["loss"])[: LIMIT + 1].max() <= EARLY
     for name in ("sender_dropped", "receiver_dropped"):
         found = np.array([getattr(one, name) for one in measured])
         np.testing.assert_array_equal(found[:5], golden[name][:5], err_msg=name)
-    assert sum(int(one.sender_dropped.sum() + one.receiver_dropped.sum()) for one in measured) > 0
+        assert found.sum() > 0, name
