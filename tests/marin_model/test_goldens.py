@@ -96,16 +96,10 @@ def test_quantile_estimators_alone(shards: int, tokens: str) -> None:
         near(router.qb_betas_hist(margins, valid, k=4, bins=bins), arrays[f"hist{bins}_shards{shards}_{tokens}"])
 
 
-@partial(jax.jit, static_argnames=("transport", "remat"))
-def loss_and_gradients(
-    params: dict[str, Array],
-    batch: Batch,
-    *,
-    transport: Transport = DROPLESS,
-    remat: bool = False,
-) -> tuple[tuple[Array, model.Measured], dict[str, Array]]:
-    of = partial(model.training_loss, config=CONFIG, z_loss=1e-4, transport=transport, remat=remat)
-    return jax.value_and_grad(of, has_aux=True)(params, *batch)
+@partial(jax.jit, static_argnames="remat")
+def gradients_of_the_loss(params: dict[str, Array], batch: Batch, *, remat: bool) -> dict[str, Array]:
+    of = partial(model.training_loss, config=CONFIG, z_loss=1e-4, transport=DROPLESS, remat=remat)
+    return jax.grad(of, has_aux=True)(params, *batch)[0]
 
 
 @pytest.mark.parametrize(("name", "remat"), [("A", True), ("C", False)])
@@ -117,7 +111,7 @@ def test_the_gradient_of_every_array(name: str, remat: bool) -> None:
     """
     stored = dict(np.load(GOLDENS / "02_gradients.npz"))
     norms = json.loads((GOLDENS / "02_gradients.json").read_text())[name]
-    _, gradients = loss_and_gradients(params(), golden(f"01_forward_{name}")[1], remat=remat)
+    gradients = gradients_of_the_loss(params(), golden(f"01_forward_{name}")[1], remat=remat)
     assert gradients.keys() == norms.keys()
     for leaf, norm in norms.items():
         found = np.asarray(gradients[leaf], np.float64)
@@ -152,18 +146,16 @@ def test_bfloat16_comes_near() -> None:
 
 
 def test_the_whole_model_with_experts_over_four_shards() -> None:
-    """On virtual shards: drops of every layer exactly, the loss, and its gradients' norms."""
+    """On virtual shards: drops of every layer exactly, the loss, quantiles. Its gradients drive `test_training`."""
     arrays, batch = golden("04_model")
-    about = json.loads((GOLDENS / "04_model.json").read_text())
-    transport = Transport.pooled_wave(**about["transport"])
-    (loss, seen), gradients = loss_and_gradients(params(), batch, transport=transport)
+    transport = Transport.pooled_wave(**json.loads((GOLDENS / "04_model.json").read_text())["transport"])
+    of = jax.jit(partial(model.training_loss, config=CONFIG, z_loss=1e-4, transport=transport))
+    loss, seen = of(params(), *batch)
     assert abs(float(loss) - float(arrays["ep4/loss"])) <= 5e-6
     np.testing.assert_array_equal(seen.counts, arrays["ep4/routing_counts"])
     np.testing.assert_array_equal(seen.sender_dropped, arrays["ep4/sender_dropped"])
     np.testing.assert_array_equal(seen.receiver_dropped, arrays["ep4/receiver_dropped"])
     near(seen.qb_betas, arrays["ep4_topk/qb_beta"])  # the configuration's estimator: a mean over the shards
-    for leaf, norm in about["grad_norms"].items():
-        assert abs(float(jnp.linalg.norm(gradients[leaf].reshape(-1))) - norm) <= 1e-5 * norm, leaf
 
 
 def test_the_same_rows_without_drops() -> None:
