@@ -45,9 +45,14 @@ def attention(
 ) -> Float[Array, "B S D"]:
     """One layer's attention on its normed and gated input. `weights`: the layer's arrays by name, compute dtype.
 
-    `attend` is the path: `attend_blocks`, or `attend_dense` as its slow twin.
+    `attend` is the path: `attend_blocks`, or `attend_dense` as its slow twin. ValueError where scores could overflow.
     """
     c = config
+    if c.qk_mult * sqrt(c.head_dim) > LARGEST_SCORE:
+        raise ValueError(
+            f"attention: scores may reach qk_mult ({c.qk_mult}) · sqrt(head_dim {c.head_dim}), above {LARGEST_SCORE}, "
+            f"where float32 exponentials overflow."
+        )
     batch, seq = a.shape[:2]
     q = layers.dense(a, weights["attn.w_q"]).reshape(batch, seq, c.num_heads, c.head_dim)
     k, v = layers.dense(a, weights["attn.w_k"]), layers.dense(a, weights["attn.w_v"])

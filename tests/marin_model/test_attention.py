@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 
 from marin_model import attention, layers
 from tests.marin_model.programs import largest_array
+from tests.marin_model.tiny import CONFIG
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 
@@ -116,6 +118,12 @@ def test_a_first_token_keeps_nothing_of_itself() -> None:
     assert np.abs(np.asarray(out)[:, 1:]).max() > 0.1
     own = np.repeat(np.asarray(v), HEADS // KV_HEADS, axis=2)
     assert np.abs(np.sum(np.asarray(out) * own, axis=-1)).max() < 1e-5
+
+
+def test_scores_that_could_overflow_are_refused() -> None:
+    config = replace(CONFIG, qk_mult=30.0)
+    with pytest.raises(ValueError, match=r"qk_mult \(30.0\) · sqrt\(head_dim 16\), above 80"):
+        attention.attention(jnp.zeros((1, 2, 64)), {}, packed(16), jnp.asarray(True), config=config)
 
 
 def test_long_layers_read_the_first_heads_and_leave_the_others_alone() -> None:
