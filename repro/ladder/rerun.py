@@ -11,7 +11,7 @@ Comes in: run directories. Goes out: a `RerunStudy`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from repro.ladder.sensitivity import Study, study_fit
 from repro.record.artifacts import Forecast
 from repro.runs import HELD_OUT, read_evaluations, read_manifest
 
-SHARED = ("scale", "data", "entropy", "code")  # of the identity: what the runs of one ladder have in common
+SHARED = ("scale", "data", "entropy")  # of the identity: what the runs of one ladder have in common
 
 
 class Evaluation(NamedTuple):
@@ -112,6 +112,9 @@ def study_runs(folders: Sequence[Path], *, published: Fit | None = None, asympto
         source="held-out losses of one's own runs",
     )
     study = study_fit(lambda choices: fit_curves(_curves(runs, target, choices), choices), forecast)
+    if len({run.identity["code"] for run in runs}) > 1:
+        note = "The runs were made by different versions of the code (`code` in their manifests)."
+        study = replace(study, notes=(*study.notes, note))
     return RerunStudy(
         study=study,
         runs=runs,
@@ -130,7 +133,7 @@ def read_rerun(folder: Path) -> Rerun:
         return Rerun(
             folder=folder,
             rung=identity["rung"],
-            identity={key: identity[key] for key in SHARED},
+            identity={key: identity[key] for key in (*SHARED, "code")},
             steps=recipe["steps"],
             flops_per_step={key: recipe[f"flops_per_step_{key}"] for key in ("with_lm_head", "without_lm_head")},
             evaluation_steps=tuple(recipe["evaluation_steps"]),

@@ -97,7 +97,6 @@ def test_an_unfinished_rung_is_named(ladder: list[Path]) -> None:
     ("change", "words"),
     [
         ({"scale": "mini"}, "scale is smoke in one and mini in the other"),
-        ({"code": "dd"}, "code is cc in one and dd in the other"),
         ({"data": {"store": "bb", "tokenizer": "bytes"}}, "data is"),
         ({"entropy": None}, "entropy is"),
         ({"rung": "d768"}, "are both runs of d768"),
@@ -110,6 +109,13 @@ def test_runs_of_different_ladders_are_not_fitted_together(
     with pytest.raises(UsageError) as caught:
         study_runs(ladder)
     assert words in str(caught.value)
+
+
+def test_runs_of_different_code_are_fitted_and_said_to_be(ladder: list[Path], tmp_path: Path) -> None:
+    assert study_runs(ladder).study.notes == ()
+    ladder[1] = write_run(tmp_path / "later", resolve_recipe("d1024", "smoke"), code="dd")
+    (note,) = study_runs(ladder).study.notes
+    assert "different versions of the code" in note
 
 
 def test_too_few_rungs_are_refused(ladder: list[Path]) -> None:
