@@ -97,7 +97,8 @@ def study_runs(folders: Sequence[Path], *, published: Fit | None = None, asympto
     runs = _one_ladder([read_rerun(folder) for folder in folders])
     entropy = runs[0].identity["entropy"]
     if asymptote is None:
-        asymptote = entropy["rate"] if entropy else published.forecast.asymptote if published else 0.0
+        known = entropy["rate"] if entropy else published.forecast.asymptote if published else 0.0
+        asymptote = round(known, 10)  # as the study rounds those that it tries beside it
     fitted = tuple(run for run in runs if run.rung != HERO)
     target = next((run for run in runs if run.rung == HERO), None) or _unrun_target(runs[0])
     if len(fitted) < MIN_RUNGS:
