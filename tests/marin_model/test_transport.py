@@ -21,6 +21,7 @@ from marin_model.transport import ExpertBank, Transport, Transported, transport_
 GOLDENS = Path(__file__).parents[1] / "goldens"
 CASES: dict[str, dict[str, Any]] = json.loads((GOLDENS / "04_pooled_wave.json").read_text())
 ARRAYS = dict(np.load(GOLDENS / "04_pooled_wave.npz"))
+QUICKLY = {"xla_backend_optimization_level": 0}  # of machine code: half the compile time, the same arithmetic
 DROPLESS = Transport.dropless()
 SCARCE = 0.7  # a ragged budget at which some tokens of the skewed cases lose all their experts
 
@@ -82,10 +83,7 @@ def load(name: str) -> Inputs:
     )
 
 
-# Level 0 compiles in half the time. It is the level of machine code: the arithmetic stays the same.
-@functools.partial(
-    jax.jit, static_argnames=("transport", "mesh"), compiler_options={"xla_backend_optimization_level": 0}
-)
+@functools.partial(jax.jit, static_argnames=("transport", "mesh"), compiler_options=QUICKLY)
 def differentiate(
     given: dict[str, Any], *, transport: Transport, mesh: Mesh | None = None
 ) -> tuple[Transported, Gradients]:
@@ -131,7 +129,7 @@ def test_serving_source_after_source_drops_others_and_is_noticed(monkeypatch: py
     assert ours.sum() == theirs.sum()
     assert (ours != theirs).sum() == 202  # as the golden's maker counted
     monkeypatch.setattr(capacity, "visiting_order", lambda shards, slots: jnp.arange(shards * slots, dtype=jnp.int32))
-    afresh = jax.jit(lambda given: transport_tokens(**given, transport=inputs.pooled).kept)
+    afresh = jax.jit(lambda given: transport_tokens(**given, transport=inputs.pooled).kept, compiler_options=QUICKLY)
     np.testing.assert_array_equal(afresh(inputs.given()), theirs)
 
 
@@ -263,7 +261,8 @@ def test_bfloat16_stays_bfloat16_and_near_float32() -> None:
     inputs = load("ep4_skewed_110_115")
     bank = jax.tree.map(lambda w: w.astype(jnp.bfloat16), inputs.bank)
     half = inputs.given(z=inputs.z.astype(jnp.bfloat16), weights=inputs.weights.astype(jnp.bfloat16), bank=bank)
-    rounded = jax.jit(lambda given: transport_tokens(**given, transport=inputs.pooled))(half)
+    send = jax.jit(lambda given: transport_tokens(**given, transport=inputs.pooled), compiler_options=QUICKLY)
+    rounded = send(half)
     assert rounded.out.dtype == jnp.bfloat16
     np.testing.assert_array_equal(rounded.kept, inputs.expected["kept"])
     error = np.linalg.norm(np.asarray(rounded.out, np.float32) - inputs.expected["out"])
