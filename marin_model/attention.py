@@ -163,6 +163,7 @@ def _blocks_forward(q: Array, k: Array, v: Array, lower: Array, block: int) -> t
         return (out * inverse[..., None]).astype(q.dtype), inverse
 
     outs, inverses = jax.lax.map(of_queries, jnp.arange(qs.shape[0], dtype=jnp.int32))
+    outs, inverses = layers.keep(outs), layers.keep(inverses)
     return _from_query_blocks(outs, q.shape), (q, k, v, lower, outs, inverses)
 
 

@@ -48,7 +48,7 @@ def mixture(
     back = transport_tokens(
         z, routed.selected, routed.weights.astype(u.dtype), bank, transport=transport, valid=valid, mesh=mesh
     )
-    out = layers.dense(back.out, weights["mlp.w_latent_up"])
+    out = layers.dense(layers.keep(back.out), weights["mlp.w_latent_up"])
     for j in range(config.num_shared_experts):
         out = out + layers.swiglu(u, *(weights[f"shared{j}.{name}"] for name in ("w_gate", "w_up", "w_down")))
     stats = ExpertStats(

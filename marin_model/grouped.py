@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from marin_model import layers
+
 BLOCKS_PER_EXPERT = 2  # a balanced expert's group in blocks: fewer waste padding, more waste calls; measured
 BLOCK_ROWS = (16, 256)  # smallest and largest block; multiples of the first
 CHUNK_BLOCKS = 8  # blocks multiplied at once; measured
@@ -127,7 +129,7 @@ def _blocked_swiglu(z: Array, experts: Array, weights: Array, bank: ExpertBank) 
 def _forward(
     z: Array, experts: Array, weights: Array, bank: ExpertBank
 ) -> tuple[Array, tuple[Array, Array, ExpertBank, Blocks]]:
-    blocks = plan_blocks(experts, bank.w_gate.shape[0])
+    blocks = jax.tree.map(layers.keep, plan_blocks(experts, bank.w_gate.shape[0]))
 
     def add_chunk(i: Array, out: Array) -> Array:
         chunk = _gather_chunk(i, z, weights, bank, blocks)

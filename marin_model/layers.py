@@ -14,8 +14,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+KEPT = "kept"  # mark of what the backward pass finds instead of computing it again, beside products of matrices
 QK_NORM_EPSILON = 1e-6  # the learned norms have 1e-5, `ModelConfig.layer_norm_eps`
 
 
@@ -140,6 +142,11 @@ def swiglu(
 ) -> Float[Array, "... D"]:
     """(silu(x · gate) ∘ (x · up)) · down, without biases."""
     return dense(jax.nn.silu(dense(x, w_gate)) * dense(x, w_up), w_down)
+
+
+def keep(x: Array) -> Array:
+    """Mark a result that is dear to compute and wanted by the backward pass (`model.transformer`)."""
+    return checkpoint_name(x, KEPT)
 
 
 def _last_axis(vector: Float[Array, " D"], ndim: int) -> Float[Array, "... D"]:

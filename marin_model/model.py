@@ -29,6 +29,8 @@ from marin_model.router import Routed
 from marin_model.transport import Transport
 
 BLOCKS = "blocks."  # flat names of the stacked layers begin with it
+# Primitives whose results are saved for the backward pass, beside what `layers.keep` marks.
+DEAR = ("dot_general", "ragged_dot_general", "sort", "top_k", "all_to_all", "all_gather", "reduce_scatter")
 
 Params = Mapping[str, Array]
 
@@ -91,7 +93,8 @@ def transformer(
 ) -> Computed:
     """Tokens to hidden states. `params` in the compute dtype.
 
-    `remat`: save only each layer's input for the backward pass and compute the rest again.
+    `remat`: save only each layer's input for the backward pass and compute the rest again. Otherwise what is dear is
+    saved, and what is a pass over an array (norms, gates, convolutions) is computed again: it costs less than memory.
     """
     checks.check_divides(tokens.shape[0], mesh)
     docs = layers.documents(segment_ids, tokens.shape)
@@ -101,8 +104,7 @@ def transformer(
         x, routed, stats = of_layer(x, *layer)
         return x, (stats, routed if keep_routes else None)
 
-    if remat:
-        step = jax.checkpoint(step, prevent_cse=False)
+    step = jax.checkpoint(step, prevent_cse=False, policy=None if remat else _dear)
     x = embed(params, tokens, config=config)
     x, (stats, routed) = jax.lax.scan(step, x, (stacked(params), long_layers(config)))
     return Computed(final_norm(params, x, docs.valid, config=config), stats, routed)
@@ -152,6 +154,10 @@ def stacked(params: Params) -> dict[str, Array]:
 def long_layers(config: ModelConfig) -> Bool[Array, " layers"]:
     """Which layers are full-causal."""
     return jnp.asarray(np.isin(np.arange(config.num_layers), config.long_layers))
+
+
+def _dear(primitive: Any, *_: Any, **parameters: Any) -> bool:
+    return primitive.name in DEAR or parameters.get("name") == layers.KEPT
 
 
 def _gated_norm(x: Array, weights: Params, norm: str, gate: str, config: ModelConfig) -> Array:
