@@ -1,9 +1,11 @@
 """`record.lock.json`: the SHA-256 and size of every file of a record, so that a changed byte is an error, not a result.
 
-    {"version": 1, "files": {"claims.json": {"bytes": 12, "sha256": "…"}, …}}
+    {"version": 1, "files": {"claims.json": {"bytes": 12, "sha256": "…"}, …}, "resolved": …, "artifacts": …}
 
-Keys are sorted, so that two equal folders have equal locks wherever they lie. Names beginning with a dot are not part
-of a record. `python -m repro.record.lock DIR` writes the lock of a record of one's own.
+`resolved` and `artifacts` are there where `fetch` made the record; artifact_lock.py reads and writes them, and here they
+are carried along. Keys are sorted, so that two equal folders have equal locks wherever they lie. Names beginning with a
+dot, and what lies below `artifacts/`, are not files of a record in this sense.
+`python -m repro.record.lock DIR` writes the lock of a record of one's own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from repro.errors import MarinReproError, RecordError
 from repro.files import canonical_json, parse_json, path_inside, read_bounded, write_atomically
@@ -20,6 +23,8 @@ from repro.record.digests import Digest, sha256
 
 LOCK = "record.lock.json"
 VERSION = 1
+ARTIFACTS = "artifacts"  # the folder of fetched bytes, and their part of the lock
+RESOLVED = "resolved"
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,12 @@ class Locked:
 
 
 def file_names(folder: Path) -> tuple[str, ...]:
-    """Names of a record's files relative to its folder, sorted, `/` between parts; no lock, no dot files."""
+    """Names of a record's files relative to its folder, sorted, `/` between parts; no lock, no dot files, no artifacts."""
     found = []
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
-        if path.is_file() and name.as_posix() != LOCK and not any(part.startswith(".") for part in name.parts):
+        other = name.as_posix() == LOCK or name.parts[0] == ARTIFACTS or any(part[0] == "." for part in name.parts)
+        if path.is_file() and not other:
             found.append(name.as_posix())
     return tuple(sorted(found))
 
@@ -46,26 +52,44 @@ def make_lock(folder: Path) -> dict[str, Locked]:
     return {name: _locked(data) for name, data in contents.items()}
 
 
-def write_lock(folder: Path) -> Path:
-    """Write the folder's lock and return its path. Equal folders give equal bytes."""
+def write_lock(folder: Path, parts: Mapping[str, Any] | None = None) -> Path:
+    """Write the folder's lock and return its path. Equal folders give equal bytes.
+
+    `parts`: what it says of resolved names and artifacts; None: what it said before.
+    """
     if not (folder / "record.toml").is_file():
         raise RecordError(f"{folder} has no record.toml, so it is not a record; nothing was locked.")
+    if parts is None:
+        before = read_content(folder) or {}
+        parts = {name: before[name] for name in (RESOLVED, ARTIFACTS) if name in before}
     files = {name: {"bytes": item.bytes, "sha256": item.sha256} for name, item in make_lock(folder).items()}
     path = folder / LOCK
-    write_atomically(path, canonical_json({"version": VERSION, "files": files}))
+    write_atomically(path, canonical_json({"version": VERSION, "files": files, **parts}))
     return path
 
 
 def read_lock(folder: Path) -> dict[str, Locked] | None:
-    """The lock as written, or None where the folder has none. Raises RecordError where it is malformed."""
+    """The files as locked, or None where the folder has no lock. Raises RecordError where it is malformed."""
+    content = read_content(folder)
+    if content is None:
+        return None
+    return {name: _read_entry(folder, name, entry) for name, entry in content["files"].items()}
+
+
+def read_content(folder: Path) -> dict[str, Any] | None:
+    """The lock as written, its entries unchecked, or None where the folder has none. Raises RecordError."""
     if not (folder / LOCK).exists():
         return None
     content = parse_json(read_bounded(folder / LOCK), LOCK)
-    if not isinstance(content, dict) or set(content) != {"version", "files"} or not isinstance(content["files"], dict):
-        raise RecordError(f"{LOCK}: must hold version and files, and nothing else. {_mend(folder)}")
+    if (
+        not isinstance(content, dict)
+        or not {"version", "files"} <= set(content) <= {"version", "files", RESOLVED, ARTIFACTS}
+        or not all(isinstance(content.get(part, {}), dict) for part in ("files", RESOLVED, ARTIFACTS))
+    ):
+        raise RecordError(f"{LOCK}: must hold version and files, at most resolved and artifacts. {_mend(folder)}")
     if content["version"] != VERSION:
         raise RecordError(f"{LOCK}: version {content['version']!r} is not {VERSION}, the one this program reads.")
-    return {name: _read_entry(folder, name, entry) for name, entry in content["files"].items()}
+    return content
 
 
 def check_lock(folder: Path, lock: Mapping[str, Locked]) -> dict[str, bytes]:
