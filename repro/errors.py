@@ -5,6 +5,7 @@
     ├── RecordError          2   a record that is missing, malformed, or changed since it was locked
     ├── FitError             2   points from which no law can be fitted
     ├── OutputError          2   a folder or file that cannot be written
+    ├── NoAnswerError        3   a service that must answer first gave no answer that could be used
     ├── TrainingError        2   a training run that cannot go on: a loss that is not finite, a norm that drifts
     └── MissingExtraError    2   a command whose optional packages are not installed
 
@@ -35,6 +36,12 @@ class FitError(MarinReproError):
 
 class OutputError(MarinReproError):
     """A folder or file that cannot be written."""
+
+
+class NoAnswerError(MarinReproError):
+    """A service that must answer before anything else can be done gave no answer that could be used."""
+
+    exit_code = 3
 
 
 class TrainingError(MarinReproError):

@@ -2,8 +2,8 @@
 
     {"version": 1, "files": {"claims.json": {"bytes": 12, "sha256": "…"}, …}, "resolved": …, "artifacts": …}
 
-`resolved` and `artifacts` are there where `fetch` made the record; artifact_lock.py reads and writes them, and here they
-are carried along. Keys are sorted, so that two equal folders have equal locks wherever they lie. Names beginning with a
+`resolved` and `artifacts` are there where `fetch` made the record; artifact_lock.py owns them, here they are carried
+along. Keys are sorted, so that two equal folders have equal locks wherever they lie. Names beginning with a
 dot, and what lies below `artifacts/`, are not files of a record in this sense.
 `python -m repro.record.lock DIR` writes the lock of a record of one's own.
 """
@@ -36,7 +36,7 @@ class Locked:
 
 
 def file_names(folder: Path) -> tuple[str, ...]:
-    """Names of a record's files relative to its folder, sorted, `/` between parts; no lock, no dot files, no artifacts."""
+    """Names of a record's files relative to its folder, sorted, `/` between parts; no lock, dot files, artifacts."""
     found = []
     for path in folder.rglob("*"):
         name = path.relative_to(folder)

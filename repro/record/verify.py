@@ -20,9 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from repro.record.artifact_lock import LockedArtifact
 from repro.record.artifacts import Artifact
-from repro.record.digests import Digest, sha256
-from repro.record.services.content import Content
+from repro.record.digests import Digest, matches, sha256
+from repro.record.services.content import Content, canonical_sha256
 from repro.record.services.errors import (
     Forbidden,
     Gone,
@@ -52,6 +53,12 @@ class Known:
 
     digest: str = ""  # "kind:value" of the publisher, or of our own
     canonical: Mapping[str, str] = field(default_factory=dict)  # part: SHA-256 of its canonical form
+
+    @classmethod
+    def of(cls, locked: LockedArtifact) -> Known:
+        """What the lock says: the publisher's hash, else canonical parts, else our own hash of the bytes."""
+        own = "" if locked.canonical else f"sha256:{locked.sha256}"
+        return cls(digest=locked.publisher or own, canonical=locked.canonical)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +154,7 @@ def decide(artifact: Artifact, known: Known | None, outcome: Content | ServiceEr
             return status("changed", str(outcome), as_expected=False, found=str(outcome.found), size=size)
         case ServiceError():
             return status("unverifiable", str(outcome), as_expected=False)
-    found, difference = _compare(artifact, known, outcome)
+    found, difference = compare(artifact, known, outcome)
     size = len(outcome.data)
     if difference:
         return status("changed", difference, as_expected=False, found=found, size=size)
@@ -158,6 +165,29 @@ def decide(artifact: Artifact, known: Known | None, outcome: Content | ServiceEr
     if not expected and not (outcome.digest and artifact.pin):
         return status("unverifiable", "there; nothing was locked to compare it with", found=found, size=size)
     return status("ok", "", found=found, size=size)
+
+
+def compare(artifact: Artifact, known: Known | None, content: Content) -> tuple[str, str]:
+    """What was found, and how it differs from the record's digest and the lock; an empty difference where it does not.
+
+    A publisher that gives another kind of hash than before is no difference: then the bytes themselves are hashed.
+    """
+    found = str(content.digest or sha256(content.data))
+    for text in filter(None, (artifact.digest, known.digest if known else "")):
+        wanted = Digest.parse(text)
+        if wanted.value is None or content.digest == wanted:
+            continue
+        if content.digest and content.digest.kind == wanted.kind:
+            return found, f"expected {wanted}, found {found}"
+        if wanted.kind == "canonical":  # of all parts together
+            parts = Digest("canonical", canonical_sha256(dict(content.canonical)))
+            if parts != wanted:
+                return str(parts), f"expected {wanted}, found {parts}"
+        elif not matches(content.data, wanted):
+            return found, f"expected {wanted}, found other bytes ({found})"
+    if known and known.canonical:
+        return found, _parts_that_differ(known.canonical, content.canonical)
+    return found, ""
 
 
 def capabilities(statuses: Iterable[ArtifactStatus]) -> dict[str, dict[str, Any]]:
@@ -191,22 +221,6 @@ def _expected(artifact: Artifact, known: Known | None) -> str:
     if known is None:
         return ""
     return known.digest or f"{len(known.canonical)} locked parts"
-
-
-def _compare(artifact: Artifact, known: Known | None, content: Content) -> tuple[str, str]:
-    """What was found, and how it differs from what was expected; an empty difference where it does not."""
-    found = str(content.digest or sha256(content.data))
-    for text in filter(None, (artifact.digest, known.digest if known else "")):
-        wanted = Digest.parse(text)
-        if wanted.value is None:
-            continue
-        same_kind = content.digest if content.digest and content.digest.kind == wanted.kind else None
-        actual = same_kind or (sha256(content.data) if wanted.kind == "sha256" else None)
-        if actual is not None and actual != wanted:
-            return str(actual), f"expected {wanted}, found {actual}"
-    if known and known.canonical:
-        return found, _parts_that_differ(known.canonical, content.canonical)
-    return found, ""
 
 
 def _parts_that_differ(before: Mapping[str, str], now: Mapping[str, str]) -> str:
