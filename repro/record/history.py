@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -91,7 +92,7 @@ def _trend(one: ArtifactStatus, course: Sequence[Seen]) -> Trend | None:
     times = next((number for number, was in enumerate(reversed(bad)) if was != bad[-1]), len(bad))
     since = course[-times].at
     recent = bad[-RECENT:]
-    turns = sum(first != second for first, second in zip(recent, recent[1:], strict=False))
+    turns = sum(first != second for first, second in pairwise(recent))
     if not bad[-1]:
         return Trend("back", since, times) if times == 1 and len(bad) > 1 else None
     if turns > 1:

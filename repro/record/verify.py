@@ -14,8 +14,9 @@ two verifications.
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -186,8 +187,24 @@ def compare(artifact: Artifact, known: Known | None, content: Content) -> tuple[
         elif not matches(content.data, wanted):
             return found, f"expected {wanted}, found other bytes ({found})"
     if known and known.canonical:
-        return found, _parts_that_differ(known.canonical, content.canonical)
+        return found, parts_that_differ(known.canonical, content.canonical)
     return found, ""
+
+
+def fails(one: ArtifactStatus, fail_on: Collection[str]) -> bool:
+    """Whether the status is one of those to fail on; what was known to be closed may be."""
+    return one.status in fail_on and not (one.status == "forbidden" and one.as_expected)
+
+
+def could_not_tell(one: ArtifactStatus) -> bool:
+    """Whether nothing is known of it: no answer, or one that is not what the address should give (a login page)."""
+    return one.status == "unreachable" or (one.status == "unverifiable" and not one.as_expected)
+
+
+def sample(artifacts: Sequence[Artifact], number: int, seed: int) -> frozenset[str]:
+    """Ids of `number` artifacts, the same for the same ids and seed, whatever their order."""
+    ids = sorted(artifact.id for artifact in artifacts)
+    return frozenset(ids if number >= len(ids) else random.Random(seed).sample(ids, number))
 
 
 def capabilities(statuses: Iterable[ArtifactStatus]) -> dict[str, dict[str, Any]]:
@@ -223,7 +240,8 @@ def _expected(artifact: Artifact, known: Known | None) -> str:
     return known.digest or f"{len(known.canonical)} locked parts"
 
 
-def _parts_that_differ(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+def parts_that_differ(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which parts changed, went and came, in words; empty where none did."""
     changed = [part for part in before if part in now and before[part] != now[part]]
     lost = [part for part in before if part not in now]
     added = [part for part in now if part not in before]
