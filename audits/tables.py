@@ -102,6 +102,8 @@ def _rungs(record: Record) -> Iterator[Claim]:
     for row in record.ladder_rungs:
         for column, (quantity, digits) in RUNG_COLUMNS.items():
             text = str(getattr(row, column))
+            if not text:
+                continue  # a figure that the launcher's own words were not read for
             try:
                 value = read_number(text, digits)
             except ValueError as error:

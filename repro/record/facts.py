@@ -180,7 +180,7 @@ def _segment(row: LineageRow, where: str) -> LineageSegment:
     values = {part.name: getattr(row, part.name) for part in fields(row)}
     commits = tuple(filter(None, (part.strip() for part in row.launch_commits.split(";"))))
     try:
-        starts = tuple(int(part) for part in row.mixture_stage_starts.split(";"))
+        starts = tuple(int(part) for part in filter(None, row.mixture_stage_starts.split(";")))
     except ValueError as error:
         raise RecordError(
             f"{where}, mixture_stage_starts: {row.mixture_stage_starts!r} is no list of steps."

@@ -48,7 +48,7 @@ class DomainPoint:
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)
 class LadderRung:
-    """A rung as its launcher describes it; `printed_*` are the docstring's own digits."""
+    """A rung as its launcher describes it; `printed_*` are the docstring's own digits, empty where it was not read."""
 
     rung: str
     run_id: str
@@ -63,10 +63,10 @@ class LadderRung:
     num_kv_heads: Count  # stored in every layer
     local_kv_heads: Count
     global_kv_heads: Count
-    printed_total: str
-    printed_active: str
-    printed_tokens: str
-    printed_flops: str
+    printed_total: str = ""
+    printed_active: str = ""
+    printed_tokens: str = ""
+    printed_flops: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)
@@ -124,10 +124,10 @@ class LineageRow:
     last_heartbeat: str
     launched: str
     launch_commits: str = ""
-    why_started: str
-    why_ended: str
+    why_started: str = ""  # in people's words
+    why_ended: str = ""
     archived_evaluations: int
-    mixture_stage_starts: str
+    mixture_stage_starts: str = ""
 
 
 @plain_dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class MixtureCell:
     cell: str
     cluster: int
     quality: int
-    cluster_name: str
+    cluster_name: str = ""
     weights: Mapping[str, PhaseWeights]
     tokens: Mapping[str, int]
 
