@@ -19,6 +19,7 @@ b positions of a block, n blocks.
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import lcm, sqrt
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,8 @@ def attention(
 ) -> Float[Array, "B S D"]:
     """One layer's attention on its normed and gated input. `weights`: the layer's arrays by name, compute dtype.
 
-    `attend` is the path: `attend_blocks`, or `attend_dense` as its slow twin. ValueError where scores could overflow.
+    `attend` is the path; None: `attend_fused` for bfloat16 on a GPU, `attend_blocks` elsewhere. ValueError where scores
+    could overflow.
     """
     c = config
     if c.qk_mult * sqrt(c.head_dim) > LARGEST_SCORE:
@@ -65,7 +67,7 @@ def attention(
     k = layers.rotate(layers.unit_norm(k), turn)
     k, v = (_used_heads(x, is_long, local=c.local_kv_heads, long=c.global_kv_heads) for x in (k, v))
     lower = lowest_keys(docs, jnp.where(is_long, seq, c.sliding_window))
-    out = (attend or attend_blocks)(q, k, v, lower, c.sliding_window)
+    out = (attend or _path(a.dtype))(q, k, v, lower, c.sliding_window)
     out = exclude_self(out, v)
     out = out * (2 * jax.nn.sigmoid(layers.dense(a, weights["attn.attn_gate"])))[..., None]
     return layers.dense(out.reshape(batch, seq, -1), weights["attn.w_o"])
@@ -123,6 +125,33 @@ def attend_dense(
     p = p / jnp.maximum(jnp.sum(p, axis=-1, keepdims=True), 1e-30)
     out = jnp.einsum("bmgqk,bkmh->bqmgh", p.astype(v.dtype), v)
     return out.reshape(batch, seq, heads, width)
+
+
+def attend_fused(
+    q: Float[Array, "B S N H"],
+    k: Float[Array, "B S M H"],
+    v: Float[Array, "B S M H"],
+    lower: Int[Array, "B S"],
+    window: int,
+    *,
+    kernel: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "B S N H"]:
+    """`attend_dense` by one kernel that keeps no score: cuDNN's, for bfloat16 on a GPU.
+
+    Bounds go in as a mask, since the kind of a layer is data and the kernel's own window is not: a window costs a
+    sequence here. Never timed: no GPU was at hand. "xla" is for tests.
+    """
+    del window
+    position = jnp.arange(q.shape[1], dtype=jnp.int32)
+    seen = _visible(lower, position, position)  # [B, S, S]
+    blind = ~jnp.any(seen, axis=-1)  # padding; softmax over nothing is not a number, so it sees itself, and is cut
+    seen |= blind[..., None] & jnp.eye(q.shape[1], dtype=bool)[None]
+    out = jax.nn.dot_product_attention(q, k, v, mask=seen[:, None], implementation=kernel)
+    return jnp.where(blind[..., None, None], jnp.zeros((), out.dtype), out)
+
+
+def _path(dtype: jnp.dtype) -> Attend:
+    return attend_fused if jax.default_backend() == "gpu" and dtype == jnp.bfloat16 else attend_blocks
 
 
 def attend_blocks(

@@ -9,6 +9,9 @@ Letters: T tokens, K experts chosen a token, A = T·K assignments, E experts, L 
 block, c blocks of a chunk, N blocks.
 """
 
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import jax
@@ -67,18 +70,28 @@ def grouped_swiglu(
 def ragged_swiglu(
     z: Float[Array, "T L"], experts: Int[Array, "T K"], weights: Float[Array, "T K"], bank: ExpertBank
 ) -> Float[Array, "T L"]:
-    """`grouped_swiglu` over `jax.lax.ragged_dot`: right on accelerators; on CPU it costs E dense products."""
+    """`grouped_swiglu` over a ragged product: right on accelerators; on CPU it costs E dense products."""
     tokens, per_token = experts.shape
     flat = experts.reshape(-1)
     order = order_by(flat, bank.w_gate.shape[0])  # [A]
     sizes = count(flat, bank.w_gate.shape[0])  # [E]
     rows = z[order // per_token]  # [A, L]
-    hidden = jax.nn.silu(lax.ragged_dot(rows, bank.w_gate, sizes)) * lax.ragged_dot(rows, bank.w_up, sizes)
-    rows = lax.ragged_dot(hidden, bank.w_down, sizes)  # [A, L]; rows beyond the groups are zero
+    product = _ragged_product()
+    hidden = jax.nn.silu(product(rows, bank.w_gate, sizes)) * product(rows, bank.w_up, sizes)
+    rows = product(hidden, bank.w_down, sizes)  # [A, L]
     back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32))
     rows = rows[back].reshape(tokens, per_token, -1).astype(jnp.float32)
+    rows = jnp.where((experts >= 0)[..., None], rows, 0)  # a product may leave rows beyond the groups unwritten
     combine = jnp.where(experts >= 0, weights.astype(jnp.float32), 0)
     return jnp.einsum("tkl,tk->tl", rows, combine)
+
+
+def _ragged_product() -> Callable[[Array, Array, Array], Array]:
+    """tokamax's kernels on a GPU that has them; XLA's own product elsewhere. Neither was timed: no GPU was at hand."""
+    if jax.default_backend() == "gpu" and find_spec("tokamax"):
+        product: Callable[[Array, Array, Array], Array] = import_module("tokamax").ragged_dot
+        return product
+    return lax.ragged_dot
 
 
 def order_by(keys: Int[Array, " n"], buckets: int) -> Int[Array, " n"]:

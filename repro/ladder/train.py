@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from marin_model.checks import check_batch
 from marin_model.initial import init_arrays
 from marin_model.optimizer import OptimizerConfig, sphere_norms
 from marin_model.training import Batch, Metrics, TrainState, init_train_state, make_train_step
@@ -160,12 +161,12 @@ def _run(
         look(state.params)  # the process died between a checkpoint and its evaluation
     if done < until:
         started = time.monotonic()
-        step_of = _compiled_step(recipe, state, Batch(*data.batch(done)))
+        step_of = _compiled_step(recipe, state, _batch(recipe, data, done))
         note(compile_seconds=round(time.monotonic() - started, 3))
     last_saved = time.monotonic()
     while done < until:
         started = time.monotonic()
-        batch = Batch(*data.batch(done))
+        batch = _batch(recipe, data, done)
         state, measured = step_of(state, batch)
         row = _row(recipe, done, jax.device_get(measured), state, time.monotonic() - started, held)
         _check(row, recipe, done, batch, out, checkpoints)
@@ -211,6 +212,15 @@ def _optimizer(recipe: Recipe) -> OptimizerConfig:
         final_ratio=recipe.min_learning_rate_ratio,
         newton_schulz_dtype="bfloat16" if recipe.newton_schulz_dtype == "bfloat16" else "float32",
     )
+
+
+def _batch(recipe: Recipe, data: Data, step: int) -> Batch:
+    batch = Batch(*data.batch(step))
+    try:
+        check_batch(recipe.model, batch.tokens, batch.segment_ids, batch.loss_weight)
+    except ValueError as error:
+        raise TrainingError(f"the batch of step {step:,} of {recipe.rung}: {error}") from error
+    return batch
 
 
 def _compiled_step(recipe: Recipe, state: TrainState, batch: Batch) -> Any:

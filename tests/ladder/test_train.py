@@ -268,3 +268,18 @@ def test_a_fault_stops_the_run_names_the_step_and_keeps_the_last_checkpoint(
     with open_checkpoints(out) as checkpoints:
         assert checkpoints.latest() == 3
     assert runs.read_manifest(out).execution["sessions"][0]["outcome"] == "TrainingError"
+
+
+def test_a_batch_that_cannot_be_is_refused_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_begin", begin_small)
+    monkeypatch.setattr(training, "_compiled_step", Fake())
+    monkeypatch.setattr(training, "make_evaluation", lambda *_: lambda params: {})
+    data = ToyData(toy_recipe())
+    tokens, *others = data.batch(0)
+    foreign = np.array(tokens)
+    foreign[1, 2] = toy_recipe().model.vocab_size
+    monkeypatch.setattr(ToyData, "batch", lambda self, step: (foreign, *others))
+    with pytest.raises(TrainingError, match=r"batch of step 0 of d768: tokens: id \d+ at row 1, position 2"):
+        training.train(toy_recipe(), data, tmp_path / "run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -62,6 +63,29 @@ def test_blocks_and_gradients_equal_the_dense_path(seq: int, window: int, docume
     for found, expected in zip(fast, slow, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
     assert not np.asarray(fast[0])[~np.asarray(docs.valid)].any()
+
+
+@pytest.mark.parametrize("documents", [True, False])
+def test_the_fused_path_and_its_gradients_equal_the_dense_one(documents: bool) -> None:
+    q, k, v, d_out = inputs(40)
+    docs = packed(40) if documents else layers.documents(None, (2, 40))
+    lower = attention.lowest_keys(docs, 16)
+
+    def both(path: attention.Attend) -> Any:
+        out, pull = jax.vjp(lambda q, k, v: path(q, k, v, lower, 16), q, k, v)
+        return out, *pull(d_out)
+
+    fused = partial(attention.attend_fused, kernel="xla")
+    for found, expected in zip(both(fused), both(attention.attend_dense), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    assert not np.asarray(both(fused)[0])[~np.asarray(docs.valid)].any()
+
+
+def test_only_bfloat16_on_a_gpu_takes_the_fused_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attention._path(jnp.dtype("bfloat16")) is attention.attend_blocks
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert attention._path(jnp.dtype("bfloat16")) is attention.attend_fused
+    assert attention._path(jnp.dtype("float32")) is attention.attend_blocks
 
 
 def test_blocks_in_bfloat16_come_near_float32() -> None:
