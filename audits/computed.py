@@ -44,13 +44,17 @@ def computed(record: Record) -> list[Derived]:
 
 def not_computed(record: Record) -> list[tuple[str, str, str]]:
     """What could not be computed, as (part of the record, quantity, reason)."""
-    if record.forecast is None or not record.ladder_grid:
-        return []
-    try:
-        fit_record(record)
-    except MarinReproError as error:
-        return [("forecast", "forecast.loss", f"the published fit cannot be repeated: {error}")]
-    return []
+    rows = []
+    if record.mixture_weights:
+        for data in record.training_data:
+            if why := _no_cells(record, data):
+                rows.append((f"training_data:{data.id}", "mixture.max_exposure", why))
+    if record.forecast is not None and record.ladder_grid:
+        try:
+            fit_record(record)
+        except MarinReproError as error:
+            rows.append(("forecast", "forecast.loss", f"the published fit cannot be repeated: {error}"))
+    return rows
 
 
 def presupposed(record: Record) -> list[Claim]:
@@ -179,8 +183,10 @@ def _mixtures(record: Record) -> Iterator[Derived]:
         if type(number) is not int or number < 1:
             raise RecordError(f"{RUN_CONFIGURATION}, {path}: must be a positive whole number, not {number!r}.")
     steps, batch, length, block = numbers.values()
-    target = [data for data in record.training_data if scope_of(data.rung, record) == ()]
-    for data in target:
+    known = [data for data in record.training_data if not _no_cells(record, data)]
+    for data in known:
+        if scope_of(data.rung, record) != ():
+            continue
         starts = [stage.from_step for stage in data.stages]
         blocks = mixture.blocks_per_phase(starts, steps, batch, block)
         weights = [_weights(record, stage.weights, stage.phase) for stage in data.stages]
@@ -208,7 +214,7 @@ def _mixtures(record: Record) -> Iterator[Derived]:
             yield from _phase_starts(steps, batch, inputs)
         else:
             yield _exposure("by weights over the run's own phases", by_weights, stages, inputs)
-    yield from _fitted_exposure(record, steps * batch * length)
+    yield from _fitted_exposure(replace(record, training_data=tuple(known)), steps * batch * length)
 
 
 def _phase_starts(steps: int, batch: int, inputs: tuple[str, ...]) -> Iterator[Derived]:
@@ -280,7 +286,7 @@ def _comparability(record: Record) -> Iterator[Derived]:
         if stores == [run.store]
         else f"no: {', '.join(stores)} for the ladder, {run.store} for the run",
     )
-    if not record.mixture_weights:
+    if not record.mixture_weights or any(_no_weights(record, data) for data in (*fitted, run)):
         return
     first, cells = run.stages[0], {data.stages[0].weights for data in fitted}
     apart = {
@@ -315,18 +321,33 @@ def _fitted(record: Record) -> list[TrainingData]:
     return [data for data in record.training_data if data.rung in names and data.status == "ran"]
 
 
+def _no_cells(record: Record, data: TrainingData) -> str:
+    """Why what a run read is not known by cell, where the table was derived from bytes that do not show it; "" where it
+    is known. Raises RecordError where people wrote the table: then record.toml names what does not exist."""
+    return _no_weights(record, data) or _absent(
+        record, data.store in record.mixture_weights[0].tokens, f"tokens of {data.store!r}", "store"
+    )
+
+
+def _no_weights(record: Record, data: TrainingData) -> str:
+    missing = sorted({stage.weights for stage in data.stages} - record.mixture_weights[0].weights.keys())
+    return _absent(record, not missing, f"weights {', '.join(missing)!r}", "stages")
+
+
+def _absent(record: Record, there: bool, what: str, field: str) -> str:
+    if there:
+        return ""
+    if record.file(WEIGHTS).is_derived:
+        return f"{WEIGHTS} has no {what}"
+    raise RecordError(f"record.toml, {field}: {WEIGHTS} has no {what}.")
+
+
 def _weights(record: Record, name: str, phase: int) -> dict[str, float]:
-    try:
-        return {cell.cell: cell.weights[name][phase] for cell in record.mixture_weights}
-    except KeyError as error:
-        raise RecordError(f"record.toml, stages: {WEIGHTS} has no weights {name!r}.") from error
+    return {cell.cell: cell.weights[name][phase] for cell in record.mixture_weights}
 
 
 def _store_tokens(record: Record, store: str) -> dict[str, int]:
-    try:
-        return {cell.cell: cell.tokens[store] for cell in record.mixture_weights}
-    except KeyError as error:
-        raise RecordError(f"record.toml, store: {WEIGHTS} has no tokens of {store!r}.") from error
+    return {cell.cell: cell.tokens[store] for cell in record.mixture_weights}
 
 
 # The forecast

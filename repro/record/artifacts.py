@@ -25,6 +25,7 @@ from repro.record.digests import Digest
 from repro.record.entries import ENTRY, read_entry, refuse_repeated
 
 NAME = "record.toml"
+DERIVED = "derived by marin-repro fetch"  # how `checked` of a derived file begins
 
 ArtifactKind = Literal[
     "github-file", "github-tree", "github-issue", "wandb-run", "wandb-report", "hub-file", "hub-tree", "object", "page"
@@ -118,6 +119,11 @@ class RecordFile:
     date: str  # of the data, as far as it is known
     left_out: str  # what the source has and this file has not; "nothing" where it is whole
     checked: str  # how the figures were checked
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether `fetch` derived the file from the artifacts' bytes; what these do not show may be absent from it."""
+        return self.checked.startswith(DERIVED)
 
     @property
     def urls(self) -> tuple[str, ...]:

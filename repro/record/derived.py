@@ -10,7 +10,7 @@ the tables, `facts/derived.json` has every single fact, the origin of each table
      "not_derived": [{"what", "artifact", "place", "why"}],
      "tables": {"ladder_grid.csv": [{"rows", "artifact", "place"}]}}
 
-A table that people wrote is never touched: one is ours where its [[file]] entry's `checked` begins with OURS.
+A table that people wrote is never touched: one is ours where its [[file]] entry's `checked` begins with DERIVED.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from repro.errors import RecordError
 from repro.files import canonical_json, path_inside, read_bounded, write_atomically
 from repro.record.artifact_lock import read_artifacts, read_bytes
-from repro.record.artifacts import NAME, Artifact, Contents, RecordFile, read_contents
+from repro.record.artifacts import DERIVED, NAME, Artifact, Contents, RecordFile, read_contents
 from repro.record.entries import read_entry, read_rows
 from repro.record.facts import RUN_CONFIGURATION, TABLES
 from repro.record.ladder_tables import (
@@ -48,7 +48,6 @@ from repro.record.tables import RunConfiguration
 
 FACTS = "facts/derived.json"
 VERSION = 1
-OURS = "derived by marin-repro fetch"
 EVALUATIONS, TRAIN = "hero_evaluations.csv", "hero_train.csv"
 BEGIN, END = "# marin-repro fetch: what follows is derived.", "# marin-repro fetch: end of what is derived."
 WHAT = {
@@ -98,7 +97,7 @@ def derive(folder: Path) -> tuple[str, ...]:
     that they no longer show. The names of the files written; none where nothing could be derived."""
     contents = read_contents(read_bounded(folder / NAME))
     derived = read_derived(folder)
-    ours = {file.name for file in contents.files if file.checked.startswith(OURS)}
+    ours = {file.name for file in contents.files if file.is_derived}
     theirs = {file.name for file in contents.files} - ours
     theirs |= {name for name in derived.tables if name not in ours and path_inside(folder, name).exists()}
     files = {name: table for name, table in derived.tables.items() if name not in theirs}
@@ -277,7 +276,7 @@ def _file(name: str, table: Table, artifacts: Mapping[str, Artifact]) -> RecordF
         sources=tuple(sources),
         date="as locked in record.lock.json",
         left_out="; ".join(dict.fromkeys(table.left_out)) or f"what {FACTS} lists as not derived",
-        checked="; ".join((OURS, *dict.fromkeys(table.checked))),
+        checked="; ".join((DERIVED, *dict.fromkeys(table.checked))),
     )
 
 
@@ -291,7 +290,7 @@ def _source(artifact: Artifact) -> str:
 def _name_in_record(folder: Path, contents: Contents, files: tuple[RecordFile, ...]) -> None:
     """Put the derived files' entries into record.toml: anywhere where fetch wrote it, else into a block of ours."""
     text = (folder / NAME).read_text()
-    others = tuple(file for file in contents.files if not file.checked.startswith(OURS))
+    others = tuple(file for file in contents.files if not file.is_derived)
     if text.startswith(HEADER):
         write_atomically(folder / NAME, as_toml(replace(contents, files=(*others, *files))))
         return

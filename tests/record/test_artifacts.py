@@ -104,7 +104,7 @@ def test_every_artifact_of_the_built_in_record_has_a_link_and_an_expectation() -
 
 def test_code_of_the_built_in_record_is_compared_by_git_blob_ids() -> None:
     code = [artifact for artifact in load_record().artifacts if artifact.kind == "github-file"]
-    assert len(code) == 13
+    assert len(code) == 14
     assert {artifact.digest for artifact in code} == {"git-sha1"}
 
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from audits.check import audit_record
+from audits.claims import read_ledger
 from repro.errors import RecordError
 from repro.files import read_bounded
 from repro.ladder.fit import fit_record
-from repro.record.artifacts import Contents, read_contents
+from repro.record.artifacts import DERIVED, Contents, read_contents
 from repro.record.cache import open_cache
-from repro.record.derived import FACTS, OURS, derive, read_derived
+from repro.record.derived import FACTS, derive, read_derived
 from repro.record.facts import Record, load_record
 from repro.record.fetch import Wish, fetch
 from repro.record.lock import write_lock
@@ -27,6 +29,8 @@ from tests.servers.wandb import Run, WandB
 
 HERE = "experiments/grug/moe_hero_ep/"
 SECOND = "d27dffe9c125e34b6f5a56a3a4006d196efb6575"  # the pin of the second mixture
+LADDER = "7a19cc7f36b911111b656d5fb5eecbf061337553"  # the pin of the ladder's store
+MIXTURE = f"{HERE}harrier_mix_2026_08_18.json"
 LAUNCHER = '''"""Our own words about a ladder.
 
     size    racks   total   active   tokens   FLOPs
@@ -152,14 +156,14 @@ def hero_runs(known: Record) -> list[Run]:
     return runs
 
 
-def mixture(known: Record, name: str) -> bytes:
+def mixture(known: Record, name: str, store: str = "store_4d2e363d") -> bytes:
     phases = {
         f"phase{phase}_weights": {cell.cell: cell.weights[name][phase] for cell in known.mixture_weights}
         for phase in (0, 1)
     }
-    tokens = {cell.cell: cell.tokens["store_4d2e363d"] for cell in known.mixture_weights}
-    store = {"available_tokens": tokens, "candidate_store_uri": "s3://bucket/datakit/store_4d2e363d"}
-    return json.dumps({**store, **phases}).encode()
+    tokens = {cell.cell: cell.tokens[store] for cell in known.mixture_weights}
+    available = {"available_tokens": tokens, "candidate_store_uri": f"s3://bucket/datakit/{store}"}
+    return json.dumps({**available, **phases}).encode()
 
 
 @dataclass
@@ -202,7 +206,7 @@ def world(known: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     files = {
         f"{HERE}launch_scaling_ladder.py": LAUNCHER.encode(),
         f"{HERE}small_scale_abl_launch.py": SHAPES.encode(),
-        f"{HERE}harrier_mix_2026_08_18.json": mixture(known, "ladder"),
+        MIXTURE: mixture(known, "ladder"),
     }
     grid = {rung: [[point.step, point.loss] for point in points] for rung, points in known.ladder_grid.items()}
     second = GitHub(
@@ -210,8 +214,9 @@ def world(known: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     )
     third = GitHub(repo="fudan-chen/pretrain", commit="9c3e6cb20f5509829a5a52ccb833f268498b6606")
     third.files = {"data/ladder_eval_grid.json": json.dumps(grid).encode()}
+    ladder = GitHub(commit=LADDER, files={MIXTURE: mixture(known, "ladder", "store_81e7e39a")})
     github = Several(commit=COMMIT, files=files)
-    github.others = (second, third)
+    github.others = (second, third, ladder)
     with github, WandB() as wandb, Client() as client:
         wandb.runs = [rung_run(known, rung) for rung in ("d768", "d1024", "d1536", "d2048")]
         wandb.runs += hero_runs(known)
@@ -226,7 +231,8 @@ def world(known: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def profile(known: Record) -> Contents:
     """The built-in profile, of what the stand-ins have."""
-    ids = {"launcher", "small-shapes", "heuristic-code", "mixture-weights", "mixture-weights-2", "ladder-grid"}
+    ids = {"launcher", "small-shapes", "heuristic-code", "mixture-weights", "ladder-grid"}
+    ids |= {"mixture-weights-2", "mixture-weights-ladder"}
     contents = read_contents(read_bounded(known.folder / "record.toml"))
     ladder = {f"wandb-ladder-{rung}" for rung in ("d768", "d1024", "d1536", "d2048")}
     chosen = ids | ladder | {f"wandb-hero-{number}" for number in range(1, 8)}
@@ -261,7 +267,7 @@ def test_tables_of_a_fetched_record_are_those_of_the_built_in_one(world: World, 
     assert len(record.mixture_weights) == 200
     for cell in record.mixture_weights:
         assert cell.weights == of[cell.cell].weights
-        assert cell.tokens == {"store_4d2e363d": of[cell.cell].tokens["store_4d2e363d"]}
+        assert cell.tokens == of[cell.cell].tokens
         assert (cell.cluster, cell.quality) == (of[cell.cell].cluster, of[cell.cell].quality)
     kept = {one.step: one for one in known.hero_evaluations}
     assert {one.step for one in record.hero_evaluations} == set(kept)
@@ -320,7 +326,7 @@ def test_the_third_party_copy_is_held_against_the_grid(world: World) -> None:
     )
     world.fetch()
     checked = load_record(world.folder).file("ladder_grid.csv").checked
-    assert checked == f"{OURS}; 76 of 77 losses equal those of ladder-grid; 1 differ, first d768 at 570"
+    assert checked == f"{DERIVED}; 76 of 77 losses equal those of ladder-grid; 1 differ, first d768 at 570"
 
 
 def test_equal_bytes_are_derived_to_equal_files(world: World) -> None:
@@ -475,3 +481,16 @@ def test_a_mistake_in_derive_toml_is_named(small: Path, text: str, message: str)
     (small / "derive.toml").write_text(text)
     with pytest.raises(RecordError, match=message):
         read_derived(small)
+
+
+def test_a_lost_store_leaves_an_audit_that_says_so(world: World, known: Record) -> None:
+    chosen = profile(known)
+    artifacts = tuple(one for one in chosen.artifacts if one.id != "mixture-weights-ladder")
+    (world.folder / "record.toml").write_text(as_toml(replace(chosen, artifacts=artifacts)))
+    world.fetch()
+    record = replace(load_record(world.folder), claims=known.claims)
+    assert known.claims is not None
+    audit = audit_record(record, read_ledger(known.claims))
+    reasons = {one.subject: one.reason for one in audit.unverifiable}
+    assert reasons["training_data:d768"] == "mixture_weights.csv has no tokens of 'store_81e7e39a'"
+    assert "training_data:d6144" not in reasons
