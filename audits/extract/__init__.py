@@ -1,0 +1,1 @@
+"""Claims straight from fetched text. `extraction.extract` is the way in; `python -m audits.extract` writes a file."""
