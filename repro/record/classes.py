@@ -52,6 +52,7 @@ class Description:
     attributes: dict[str, Spot] = field(default_factory=dict)
     fields: dict[str, Spot | None] = field(default_factory=dict)
     unclear: dict[str, str] = field(default_factory=dict)  # attribute: why its text does not tell its value
+    keyword_only: set[str] = field(default_factory=set)  # of the fields, those that have no position
     kind: str = ""  # "dataclass", "NamedTuple", "enum", or "" for another class
     mixin: bool = False  # of an enumeration
     strange: str = ""  # why no attribute can be trusted
@@ -93,6 +94,7 @@ def _inherit(
             above = describe_base(known)
             result.attributes = {**above.attributes, **result.attributes}
             result.fields |= above.fields
+            result.keyword_only |= above.keyword_only
             result.unclear = {**above.unclear, **result.unclear}
             result.kind = above.kind if above.kind == "enum" else result.kind
             result.mixin = result.mixin or above.mixin
@@ -134,6 +136,8 @@ def _read_statement(
                 result.attributes[name] = default
             if is_field and "ClassVar" not in words:
                 result.fields[name] = default
+                if _says_keyword_only(value) or any(map(_says_keyword_only, of.node.decorator_list)):
+                    result.keyword_only.add(name)
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             _forget(result, name)
             result.attributes[name] = Spot(of.source, of.node, value)
@@ -175,6 +179,13 @@ def _default(of: ClassRef, value: ast.expr | None, evaluate: Evaluate) -> tuple[
         return Spot(of.source, None, factory.body), settled
     made = ast.copy_location(ast.Call(func=factory, args=[], keywords=[]), factory)
     return Spot(of.source, of.node, made), settled
+
+
+def _says_keyword_only(call: ast.expr | None) -> bool:
+    """Whether a call has kw_only, and not False."""
+    options = call.keywords if isinstance(call, ast.Call) else []
+    values = [one.value for one in options if one.arg == "kw_only"]
+    return any(not (isinstance(value, ast.Constant) and value.value is False) for value in values)
 
 
 def _may_change(function: Function) -> bool:

@@ -57,7 +57,7 @@ class Shape(NamedTuple):
     hidden: int
     layers: int
     heads: int
-SMALL_SHAPES = {"d768": Shape(hidden=768, layers=8, heads=768 // 128)}
+SMALL_SHAPES = {"d768": Shape(768, 8, heads=768 // 128)}
 SEQ_LEN = 4 * 1024
 _EP_CAPACITY_FACTOR = 1.15
 """

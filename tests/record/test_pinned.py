@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import dataclasses
 import importlib
 import math
 import os
@@ -18,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.errors import RecordError
-from repro.record.pinned import NotReadable, Pinned, read
+from repro.record.pinned import Pinned, read
+from repro.record.source import NotReadable
 
 HERE = "runs/ladder/launch.py"
 
@@ -196,7 +199,15 @@ class Row(NamedTuple):
 BASE = Shape(width=768)
 BIG = dataclasses.replace(BASE, width=2 * BASE.width, heads=12)
 HERO = Wide(width=6144)
-ROWS = {"d768": Row(width=768), "d6144": Row(width=6144, racks=11)}
+ROWS = {"d768": Row(768), "d6144": Row(width=6144, racks=11)}
+
+@dataclass
+class Part(Shape):
+    rate: float = 0.5
+    tail: int = field(default=9, kw_only=True)
+
+PART = Part(64, 4, rate=0.25)
+FULL = Part(64, 4, 2, (), Transport.RAGGED, Kind.LINEAR, {}, [], 0.75)
 """
 
 
@@ -220,6 +231,8 @@ ROWS = {"d768": Row(width=768), "d6144": Row(width=6144, racks=11)}
         ("BIG.depth", 16),
         ("HERO.width // HERO.heads", 128),
         ('ROWS["d6144"].racks * 64', 704),
+        ("(PART.width, PART.heads, PART.depth, PART.rate, PART.tail)", (64, 4, 16, 0.25, 9)),
+        ("(FULL.depth, FULL.transport, FULL.rate)", (2, "RAGGED", 0.75)),
         ("ROWS", {"d768": {"width": 768, "racks": 1}, "d6144": {"width": 6144, "racks": 11}}),
     ],
 )
@@ -341,13 +354,17 @@ def test_what_only_running_could_tell_is_refused_with_the_reason(text: str, why:
         ("@dataclass\nclass C:\n    y: InitVar[int] = 3", "for the constructor only"),
         ("@dataclass\nclass C:\n    y: int = field(init=False, default=1)", "options of unknown effect"),
         ("@dataclass\nclass C:\n    y: int", "field y is not given"),
+        ("@dataclass\nclass C:\n    y: int\n    z: int = D(1, 2, 3).w", "3 arguments without names, for 2 fields"),
+        ("@dataclass\nclass C:\n    z: int = D(1, v=3).w", "field v is given twice"),
+        ("@dataclass\nclass C:\n    z: int = K(1).w", "1 arguments without names, for 0 fields"),
         ("@dataclass\nclass C:\n    if True:\n        x = 1", "in a branch"),
     ],
 )
 def test_instances_whose_class_does_something_of_its_own_are_refused(head: str, why: str) -> None:
     text = (
         "from dataclasses import dataclass, field, InitVar\nfrom elsewhere import register, Meta, Base\n"
-        f"{head}\n    x: int = 1\nX = C(x=1).x\n"
+        "@dataclass\nclass D:\n    v: int\n    w: int = 2\n@dataclass(kw_only=True)\nclass K:\n    w: int = 2\n"
+        f"{head}\n    x: int = 1\nX = {'C.z' if 'z: int' in head else 'C(x=1).x'}\n"
     )
     if "in a branch" in why:
         text = text.replace("    x: int = 1\n", "").replace("C(x=1).x", "C.x")
@@ -523,3 +540,37 @@ def test_a_file_that_was_not_read_is_said_to_be() -> None:
 
 def test_mistakes_of_other_peoples_backslashes_are_not_ours_to_warn_of() -> None:
     assert value("X = '\\d'\n", "X") == "\\d"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "ladder.mixture",
+        "ladder.laws",
+        "ladder.rungs",
+        "ladder.fit",
+        "record.verify",
+        "record.digests",
+        "files",
+        "record.facts",
+    ],
+)
+def test_what_is_read_of_our_own_files_is_what_running_them_gives(module: str) -> None:
+    root = Path(__file__).parents[2]
+    pinned = read({path.relative_to(root).as_posix(): path.read_bytes() for path in (root / "repro").rglob("*.py")})
+    path = f"repro/{module.replace('.', '/')}.py"
+    running = importlib.import_module(f"repro.{module}")
+    found = {}
+    for name in pinned.names(path):
+        with contextlib.suppress(NotReadable):
+            found[name] = pinned.value(path, name).value
+    assert found
+    for name, known in found.items():
+        assert known == as_plain(getattr(running, name)), name
+
+
+def as_plain(value: Any) -> Any:
+    """Instances of dataclasses as dicts of their fields."""
+    if dataclasses.is_dataclass(value):
+        return {one.name: as_plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    return type(value)(map(as_plain, value)) if isinstance(value, tuple) else value
