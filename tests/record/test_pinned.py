@@ -548,7 +548,7 @@ def test_mistakes_of_other_peoples_backslashes_are_not_ours_to_warn_of() -> None
         "ladder.mixture",
         "ladder.laws",
         "ladder.rungs",
-        "ladder.fit",
+        "record.services.content",
         "record.verify",
         "record.digests",
         "files",
