@@ -29,6 +29,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. Default: runs/RUNG-SCALE.", show_default=False)
     ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of initial weights and data order; the published is 0.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     steps: Annotated[
         int | None, typer.Option(help="Stop when so many steps are done. Default: the whole run.", show_default=False)
@@ -49,14 +50,14 @@ def train(
 
     recipe = resolve_recipe(rung, scale)
     record = load_record()
-    out = out or RUNS / f"{recipe.rung}-{Path(scale).stem}"
+    out = out or RUNS / (f"{recipe.rung}-{Path(scale).stem}" + (f"-seed{seed}" if seed else ""))
     training = _training()
     training.check_call(recipe, out, resume=resume, steps=steps)
     from repro.ladder.run_data import SYNTHETIC, open_data
 
     say = _silent if quiet else _to_stderr
     say(f"{recipe.rung} at scale {scale}: {recipe.steps:,} steps, {recipe.tokens:,} tokens, into {out}.")
-    found = open_data(data, recipe, record, out.parent / f"{SYNTHETIC}-{Path(scale).stem}")
+    found = open_data(data, recipe, record, out.parent / f"{SYNTHETIC}-{Path(scale).stem}", seed=seed)
     if found.entropy:
         rate, unigram = found.entropy
         say(f"Held-out data: entropy rate {rate:.4f} nats/token, {unigram:.4f} by letters alone.")
@@ -66,6 +67,7 @@ def train(
             recipe,
             found.batches,
             out,
+            seed=seed,
             resume=resume,
             steps=steps,
             record=_record_identity(record.folder),

@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     segment_ids: npt.NDArray[np.int32]
 
 
-def recipe_order(recipe: Recipe, store: Store, weights: Sequence[Mapping[str, float]]) -> Order:
+def recipe_order(recipe: Recipe, store: Store, weights: Sequence[Mapping[str, float]], *, seed: int = 0) -> Order:
     """The order in which a recipe reads a store, by the weights of its phases: its own, or the record's for it.
 
     The first phase names all cells, in their order. Raises UsageError where the store lacks a cell, or has nothing in
@@ -58,6 +58,7 @@ def recipe_order(recipe: Recipe, store: Store, weights: Sequence[Mapping[str, fl
         batch_size=recipe.batch_size,
         block_size=recipe.mixture_block_size,
         epoch_ratio=recipe.simulated_epoching_ratio,
+        seed=seed,
     )
 
 

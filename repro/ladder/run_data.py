@@ -42,8 +42,10 @@ def open_data(
     record: Record,
     folder: Path,
     report: Callable[[str, int], None] = lambda cell, tokens: None,
+    *,
+    seed: int = 0,
 ) -> RunData:
-    """The data of a run; a synthetic store lies in `folder`.
+    """The data of a run, in the order of a seed; a synthetic store lies in `folder` and is the same for all seeds.
 
     Raises UsageError where store and recipe do not go together, and what `build_store` and `open_store` raise.
     """
@@ -57,7 +59,7 @@ def open_data(
     weights = recipe.mixture_weights or _published_weights(recipe, record)
     if not any(cell in store.train for cell in weights[0]):
         weights = (_by_tokens(store, recipe.mixture_block_size),) * len(weights)
-    batches = Batches(order=recipe_order(recipe, store, weights), store=store, seq_len=recipe.seq_len)
+    batches = Batches(order=recipe_order(recipe, store, weights, seed=seed), store=store, seq_len=recipe.seq_len)
     return RunData(batches, store.entropy(_held_out_shares(batches, recipe.evaluation_tokens)))
 
 

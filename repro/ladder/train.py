@@ -40,7 +40,7 @@ from repro.ladder.heldout import make_evaluation, pooled_wave
 from repro.ladder.recipe import Recipe
 
 FAILURE = "failure.json"
-SEED = 0  # W&B config of the hero, trainer.seed
+PUBLISHED_SEED = 0  # W&B config of the hero, trainer.seed
 SAVE_EVERY = 600.0  # seconds, beside the saves at marks
 # Each update divides by a float32 norm and multiplies by another, so a norm may walk by a rounding or two an update.
 NORM_DRIFT = (1e-5, 2.0**-22)  # relative: at once, and for each update
@@ -80,6 +80,7 @@ def train(
     data: Data,
     out: Path,
     *,
+    seed: int = PUBLISHED_SEED,
     resume: bool = False,
     steps: int | None = None,
     record: Mapping[str, Any] | None = None,
@@ -90,14 +91,14 @@ def train(
 ) -> Outcome:
     """Train a rung into the folder `out`, up to `steps` completed updates or the recipe's last.
 
-    `record` says from which record the recipe comes, `entropy` what is known of the held-out data's. Raises UsageError
+    `seed` is that of the initial weights; the data's order has its own. `record` says from which record the recipe comes, `entropy` what is known of the held-out data's. Raises UsageError
     where the folder holds a run and it is not to be resumed, or holds another run; TrainingError where the run cannot
     go on; OutputError where something cannot be written, or another process writes there; KeyboardInterrupt after
     SIGINT and SIGTERM, with everything saved.
     """
     until = check_call(recipe, out, resume=resume, steps=steps)
     with runs.hold_run(out):
-        identity = {**_identity(recipe, data, record), "entropy": dict(entropy) if entropy else None}
+        identity = {**_identity(recipe, data, record, seed), "entropy": dict(entropy) if entropy else None}
         if resume:
             runs.check_resumable(out, identity)
         execution = dict(runs.read_manifest(out).execution) if resume else {"sessions": []}
@@ -111,7 +112,9 @@ def train(
         note(outcome="running")
         with open_checkpoints(out) as checkpoints, _stop_signals() as stopped:
             try:
-                outcome = _run(recipe, data, out, until, checkpoints, stopped, note, on_step, on_evaluation, save_every)
+                outcome = _run(
+                    recipe, data, out, until, seed, checkpoints, stopped, note, on_step, on_evaluation, save_every
+                )
             except BaseException as error:
                 note(outcome=type(error).__name__, ended=_now())
                 raise
@@ -134,6 +137,7 @@ def _run(
     data: Data,
     out: Path,
     until: int,
+    seed: int,
     checkpoints: Checkpoints,
     stopped: list[int],
     note: Callable[..., None],
@@ -142,7 +146,7 @@ def _run(
     save_every: float,
 ) -> Outcome:
     """From the newest checkpoint, or the start, to step `until`."""
-    saved = _begin(recipe, checkpoints)
+    saved = _begin(recipe, checkpoints, seed)
     state, held = saved.state, jax.device_get(saved.sphere_norms)
     done = int(state.step)
     runs.cut_metrics(out, done)
@@ -185,11 +189,11 @@ def _run(
     return Outcome(done, done == recipe.steps, row, newest)
 
 
-def _begin(recipe: Recipe, checkpoints: Checkpoints) -> Saved:
+def _begin(recipe: Recipe, checkpoints: Checkpoints, seed: int) -> Saved:
     """The newest checkpoint, or the state before the first update."""
 
     def fresh() -> Saved:
-        _, key = jax.random.split(jax.random.PRNGKey(SEED))  # the first half orders the data
+        _, key = jax.random.split(jax.random.PRNGKey(seed))  # the first half orders the data
         state = init_train_state(init_arrays(recipe.model, key), _optimizer(recipe))
         return Saved(state, sphere_norms(state.params))
 
@@ -328,18 +332,20 @@ def _evaluation(recipe: Recipe, steps_completed: int, losses: Mapping[str, Any])
 # What the run is, and where it ran
 
 
-def _identity(recipe: Recipe, data: Data, record: Mapping[str, Any] | None) -> dict[str, Any]:
+def _identity(recipe: Recipe, data: Data, record: Mapping[str, Any] | None, seed: int) -> dict[str, Any]:
     """All that decides the run's bits, and the record that its recipe is of. No paths."""
     settings = asdict(recipe)
     settings["scale"] = Path(recipe.scale).stem
     departures = [d._asdict() for d in (*recipe.departures, *data.departures)]
+    if seed != PUBLISHED_SEED:
+        departures.append(Departure("seed of weights and data order", PUBLISHED_SEED, seed)._asdict())
     return {
         "rung": recipe.rung,
         "scale": settings["scale"],
         "recipe": {name: value for name, value in settings.items() if name != "departures"},
         "departures": departures,
         "data": dict(data.identity),
-        "seed": SEED,
+        "seed": seed,
         "code": code_digest(),
         "record": dict(record) if record else None,
     }

@@ -64,7 +64,7 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that counts, and reads its batch; a state of a few numbers."""
 
-    def begin(recipe: Any, checkpoints: Any) -> Saved:
+    def begin(recipe: Any, checkpoints: Any, seed: int) -> Saved:
         state = TrainState({"w": jnp.ones(2)}, (), jnp.zeros((2, 12)), jnp.zeros([], jnp.int32))
         like = Saved(state, {"w": jnp.ones(2)})
         latest = checkpoints.latest()

@@ -83,7 +83,7 @@ def disturbed(process: Process, whole: Path, tmp_path_factory: pytest.TempPathFa
 def final_state(run: Path) -> Saved:
     with open_checkpoints(run) as checkpoints:
         assert checkpoints.latest() == toy_recipe().steps
-        return training._begin(toy_recipe(), checkpoints)
+        return training._begin(toy_recipe(), checkpoints, 0)
 
 
 def test_a_killed_run_resumes_to_the_same_bits(whole: Path, disturbed: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_comparison_above_can_fail(whole: Path) -> None:
     """Two steps of one run differ, so equality says something."""
     with open_checkpoints(whole) as checkpoints:
         assert checkpoints.manager.all_steps() == [30, 37]  # the newest two are kept
-        like = jax.eval_shape(lambda saved: saved, final := training._begin(toy_recipe(), checkpoints))
+        like = jax.eval_shape(lambda saved: saved, final := training._begin(toy_recipe(), checkpoints, 0))
         earlier = checkpoints.restore(30, like)
     assert not np.array_equal(earlier.state.params["output_proj"], final.state.params["output_proj"])
 
@@ -128,11 +128,19 @@ def test_the_manifest_says_what_the_run_is_and_how_it_went(whole: Path, disturbe
 
 def test_other_code_is_another_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recipe = toy_recipe()
-    assert training._identity(recipe, ToyData(recipe), None)["code"] == training.code_digest()
+    assert training._identity(recipe, ToyData(recipe), None, 0)["code"] == training.code_digest()
     (tmp_path / "train.py").write_text(Path(training.__file__).read_text() + "# a comment\n")
     before = training.code_digest()
     monkeypatch.setattr(training, "__file__", str(tmp_path / "train.py"))
     assert training.code_digest() != before
+
+
+def test_another_seed_is_another_run_and_a_departure() -> None:
+    recipe = toy_recipe()
+    published, other = (training._identity(recipe, ToyData(recipe), None, seed) for seed in (0, 3))
+    assert (published["seed"], other["seed"]) == (0, 3)
+    assert other["departures"][-1] == {"what": "seed of weights and data order", "published": 0, "here": 3}
+    assert other["departures"][:-1] == published["departures"]
 
 
 def test_each_step_is_measured(whole: Path) -> None:
@@ -235,7 +243,7 @@ class Fake:
         return step
 
 
-def begin_small(recipe: Any, checkpoints: Any) -> Saved:
+def begin_small(recipe: Any, checkpoints: Any, seed: int) -> Saved:
     from marin_model.training import TrainState
 
     assert checkpoints.latest() is None
