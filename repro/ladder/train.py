@@ -91,10 +91,10 @@ def train(
 ) -> Outcome:
     """Train a rung into the folder `out`, up to `steps` completed updates or the recipe's last.
 
-    `seed` is that of the initial weights; the data's order has its own. `record` says from which record the recipe comes, `entropy` what is known of the held-out data's. Raises UsageError
-    where the folder holds a run and it is not to be resumed, or holds another run; TrainingError where the run cannot
-    go on; OutputError where something cannot be written, or another process writes there; KeyboardInterrupt after
-    SIGINT and SIGTERM, with everything saved.
+    `seed` is that of the initial weights; the data's order has its own. `record` says from which record the recipe
+    comes, `entropy` what is known of the held-out data's. Raises UsageError where the folder holds a run and it is not
+    to be resumed, or holds another run; TrainingError where the run cannot go on; OutputError where something cannot be
+    written, or another process writes there; KeyboardInterrupt after SIGINT and SIGTERM, with everything saved.
     """
     until = check_call(recipe, out, resume=resume, steps=steps)
     with runs.hold_run(out):
