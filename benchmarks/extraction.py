@@ -47,7 +47,8 @@ def documents(thread: str) -> list[Document]:
         date = next(iter(re.findall(r"[0-9]{4}-[0-9T:-]{6,15}Z?", head["title"])), "")
         kind = "issue-comment" if "issuecomment" in head["url"] else "issue-body"
         when = Date(text=date or "not known", first=date, last=date)
-        text = thread[head.end() : end]
+        title = f"# {head['title']}\n\n" if kind == "issue-body" else ""
+        text = title + thread[head.end() : end]
         found.append(
             Document(
                 id=f"post-{number}",

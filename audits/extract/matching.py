@@ -301,19 +301,23 @@ class _Reader:
             return [Unread(start=there.start, end=there.end, why=_why(number))]
         best: dict[str, tuple[int, Candidate]] = {}
         beyond: set[str] = set()
+        loose: set[str] = set()  # what it would be if the sentence had the words for it
         for pattern, candidate in self._near(sentence.tokens, place):
-            if (numeral and pattern.is_key) or (candidate.with_ and candidate.with_.isdisjoint(sentence.words)):
-                continue
-            if not match_pattern(pattern, sentence.tokens, place):
+            if (numeral and pattern.is_key) or not match_pattern(pattern, sentence.tokens, place):
                 continue
             if pattern.is_noun and pattern.plural and number.value == "1":
                 continue  # on 1 rack: said of a trial, not of how many racks there are
             if not self._fits(candidate, number):
                 beyond.add(candidate.quantity)
                 continue
+            if candidate.with_ and candidate.with_.isdisjoint(sentence.words):
+                loose.add(candidate.quantity)
+                continue
             weight = pattern.weight * 2 + pattern.is_noun  # what stands right behind a number is its own
             if weight > best.get(candidate.quantity, (0, candidate))[0]:
                 best[candidate.quantity] = (weight, candidate)
+        if not best and len(loose) > 1:
+            return [Unclear(quantities=tuple(sorted(loose)), start=there.start, end=there.end)]
         if not best:
             why = f"too large or too small for {', '.join(sorted(beyond))}" if beyond else NO_QUANTITY
             return [Unread(start=there.start, end=there.end, why=why)]

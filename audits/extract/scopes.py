@@ -70,8 +70,9 @@ class Sentence:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words it has."""
-        return frozenset(token.word for token in self.tokens)
+        """The words it has; a model's name counts as the word model."""
+        named = {"model"} if any(one.kind == "model name" for one in self.numbers) else set()
+        return frozenset({token.word for token in self.tokens} | named)
 
     @cached_property
     def clauses(self) -> tuple[Clause, ...]:

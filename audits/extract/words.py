@@ -15,7 +15,7 @@ MAX_GAP = 12
 MAX_SKIPPED = 3  # connecting words between a key and its number
 CONNECTING = {
     *("(", ":", "=", "≈", "is", "was", "are", "were", "of", "at", "the", "a", "set", "fixed", "about", "around"),
-    *("exactly", "only", "now", "currently", "p50", "p90", "median", "mean"),
+    *("exactly", "only", "now", "currently", "stay", "remain", "unchanged", "p50", "p90", "median", "mean"),
 }
 _WORD = re.compile(r"->|[^\W_]+|[^\w\s]")
 _SILENT = frozenset("-*`\"'")
