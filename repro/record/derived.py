@@ -118,7 +118,11 @@ def read_derived(folder: Path) -> Derived:
     """What the record's bytes show. Raises RecordError where record.toml, derive.toml or the lock are malformed."""
     contents = read_contents(read_bounded(folder / NAME))
     places = read_places(folder, contents.run.name)
-    material = _material(folder, contents, places.roots)
+    return derived_from(_material(folder, contents, places.roots), places)
+
+
+def derived_from(material: Material, places: Places) -> Derived:
+    """What some artifacts' bytes show of the places."""
     tables = _tables(material, places)
     facts = tuple(_facts(material, places))
     written = {}
@@ -202,12 +206,15 @@ def _configuration(material: Material, places: Places) -> tuple[Table, bytes]:
     assert places.configuration is not None
     first, last = places.lineage.artifacts[0], places.lineage.artifacts[-1]
     left_out = places.configuration.left_out
-    kept = {id: _without(material.run(id).content["config"], left_out) for id in (first, last)}
+    kept = {id: _without(material.run(id).content.get("config", {}), left_out) for id in (first, last)}
     content: dict[str, Any] = {"first": _snapshot(material, first, kept[first])}
     if last != first:
         content["latest"] = _snapshot(material, last, _difference(kept[first], kept[last]))
     content["summary"] = material.run(last).content.get("summary", {})
-    read_entry(RunConfiguration, content, RUN_CONFIGURATION)
+    try:
+        read_entry(RunConfiguration, content, RUN_CONFIGURATION)
+    except RecordError as error:
+        raise Absent(str(error)) from error
     words = [f"branches {', '.join(left_out)}"] if left_out else []
     words += ["of the latest run, leaves equal to the first's; null where only the first has a leaf"]
     origins = [Origin(part, id, "/config") for part, id in (("first", first), ("latest", last))]

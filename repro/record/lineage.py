@@ -111,7 +111,7 @@ def evaluation_table(
             for step in whole:
                 first = by_column[needed[0]][step]
                 row = {"step": step, "tokens": (step + 1) * tokens, "run": run.id, "source": "wandb"}
-                row["evaluated_at"] = datetime.fromtimestamp(first.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                row["evaluated_at"] = _utc(first)
                 row |= {column: rows[step].value for column, rows in by_column.items() if step in rows}
                 row |= {f"domain_losses.{name}": rows[step].value for name, rows in by_domain.items()}
                 table.rows.append(row)
@@ -146,7 +146,7 @@ def train_table(material: Material, lineage: Lineage, segments: list[Segment], t
                 buckets.setdefault(row.step // train.every, row)
             for row in buckets.values():
                 values = {column: rows[row.step].value for column, rows in series.items() if row.step in rows}
-                at = datetime.fromtimestamp(row.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                at = _utc(row)
                 known = {"step": row.step, "run": run.id, "source": "wandb", "at": at}
                 table.rows.append({**known, "tokens": (row.step + 1) * tokens, **values})
             if buckets:
@@ -191,6 +191,13 @@ def _check_cut(material: Material, segment: Segment) -> None:
         had, has = f"{first} to {end}", f"{segment.start} to {segment.end}"
         why = f"its own steps are {has}, but it was fetched for {had}: fetch again with --update"
         material.miss(f"steps of {segment.run.id}", segment.artifact, "/steps", why)
+
+
+def _utc(row: Row) -> str:
+    try:
+        return datetime.fromtimestamp(row.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError) as error:
+        raise Absent(f"{row.time!r} is no time", row.place) from error
 
 
 def _whole(run: StoredRun, *keys: str) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,20 @@ import pytest
 from audits.check import audit_record
 from audits.claims import read_ledger
 from repro.errors import RecordError
-from repro.files import read_bounded
+from repro.files import canonical_json, read_bounded
 from repro.ladder.fit import fit_record
+from repro.record.artifact_lock import read_artifacts, read_bytes
 from repro.record.artifacts import DERIVED, Contents, read_contents
 from repro.record.cache import open_cache
-from repro.record.derived import FACTS, derive, read_derived
+from repro.record.derived import FACTS, derive, derived_from, read_derived
 from repro.record.facts import Record, load_record
 from repro.record.fetch import Wish, fetch
 from repro.record.lock import write_lock
+from repro.record.material import Material
+from repro.record.places import read_places
 from repro.record.profile import as_toml
 from repro.record.services.http import Client
+from repro.record.stored import Absent
 from tests.servers.github import COMMIT, GitHub, git_id
 from tests.servers.wandb import Run, WandB
 
@@ -494,3 +499,51 @@ def test_a_lost_store_leaves_an_audit_that_says_so(world: World, known: Record) 
     reasons = {one.subject: one.reason for one in audit.unverifiable}
     assert reasons["training_data:d768"] == "mixture_weights.csv has no tokens of 'store_81e7e39a'"
     assert "training_data:d6144" not in reasons
+
+
+JUNK: list[Any] = [None, True, -1, 10**30, 1e300, "NaN", "", "x" * 300, [], {}, [[1]], {"a": {"b": []}}, "../etc", "\0"]
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Places of everything below a value, at most three of a list or a large object."""
+    items = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    for key, inner in items[:3] if isinstance(value, list) or len(items) > 40 else items:
+        yield (*place, key)
+        yield from leaves(inner, (*place, key))
+
+
+def loading(stored: Mapping[str, bytes]) -> Callable[[str], bytes]:
+    def load(id: str) -> bytes:
+        if id not in stored:
+            raise Absent("it was not fetched")
+        return stored[id]
+
+    return load
+
+
+def test_whatever_a_file_holds_costs_facts_and_nothing_else(world: World, known: Record) -> None:
+    world.fetch()
+    places = read_places(world.folder, "marin-535b")
+    artifacts = {one.id: one for one in profile(known).artifacts}
+    stored = {id: read_bytes(world.folder, locked) for id, locked in read_artifacts(world.folder).items()}
+    names = ("wandb-ladder-d768", "wandb-hero-7", "mixture-weights", "mixture-weights-2", "ladder-grid")
+    chance = random.Random(5)
+    tried = 0
+    for name in names:
+        whole = json.loads(stored[name])
+        for place in chance.sample(found := list(leaves(whole)), min(len(found), 12)):
+            content = json.loads(stored[name])
+            owner = content
+            for key in place[:-1]:
+                owner = owner[key]
+            owner[place[-1]] = chance.choice(JUNK)
+            changed = {**stored, name: json.dumps(content).encode()}
+            derived = derived_from(Material(artifacts, loading(changed)), places)
+            assert "ladder_grid.csv" in derived.tables
+            canonical_json(derived.as_json())
+            tried += 1
+    assert tried > 40
+    for data in (b"", b"null", b"[]", b"\xff", b"[" * 10_000, b'{"id": 1}', b'{"id": "a", "history": {"b": 1}}'):
+        derived = derived_from(Material(artifacts, loading(dict.fromkeys(stored, data))), places)
+        assert derived.tables == {}
+        assert len(derived.not_derived) > 20
