@@ -122,9 +122,10 @@ def issue_artifact(address: str, id: str) -> Artifact:
 
 def own_steps(contents: Contents, folder: Path) -> dict[str, Steps]:
     """By artifact: the steps of the final weights' history that its W&B run trained. A forked run shows its parent's
-    rows too, which are not its own. From the record's lineage; for the built-in run, else from the built-in one."""
+    rows too, which are not its own. From the record's lineage where people wrote it, since one that was derived would
+    follow from what is asked here; for the built-in run, else from the built-in one."""
     rows: tuple[LineageRow, ...] = ()
-    if (folder / LINEAGE).is_file():
+    if any(file.name == LINEAGE and not file.is_derived for file in contents.files) and (folder / LINEAGE).is_file():
         rows = read_rows(LineageRow, read_bounded(folder / LINEAGE), LINEAGE)
     elif contents.run.name == read_contents(read_bounded(built_in_folder() / NAME)).run.name:
         rows = read_rows(LineageRow, read_bounded(built_in_folder() / LINEAGE), LINEAGE)

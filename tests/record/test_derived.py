@@ -354,6 +354,19 @@ def test_a_run_that_is_gone_costs_its_segment_and_the_one_before_and_hides_no_ot
     assert len(record.ladder_grid) == 4
 
 
+def test_a_derived_lineage_does_not_change_what_a_later_fetch_asks_for(world: World) -> None:
+    world.fetch()
+    lock = (world.folder / "record.lock.json").read_bytes()
+    world.fetch(update=True)
+    assert (world.folder / "record.lock.json").read_bytes() == lock
+    lost = [run for run in world.wandb.runs if "step81k" in run.id]
+    world.wandb.runs = [run for run in world.wandb.runs if run not in lost]
+    world.fetch(update=True)
+    world.wandb.runs += lost
+    world.fetch(update=True)
+    assert (world.folder / "record.lock.json").read_bytes() == lock
+
+
 def test_runs_that_contradict_one_another_give_no_lineage(world: World) -> None:
     world.wandb.runs[-1].config["report_phase_start"] = 146000
     world.wandb.runs[-2].config["hero_wandb_fork_from"] = "another-run?_step=121637"
