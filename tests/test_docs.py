@@ -10,6 +10,7 @@ import pytest
 from audits.check import audit_record
 from audits.claims import read_ledger
 from repro.record.facts import load_record
+from repro.record.places import parse_places
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,6 +28,11 @@ def test_the_example_of_another_run_is_audited_as_its_page_says(tmp_path: Path) 
     (finding,) = audit.findings
     assert finding.title == "training tokens: 2.5T against 2,097,152,000,000"
     assert [row.subject for row in audit.unverifiable] == ["record", "steps", "batch", "length"]
+
+
+def test_the_derive_toml_of_the_page_is_one() -> None:
+    places = parse_places(blocks("another-run.md", "toml")[1].encode())
+    assert [one.expression for one in places.fact] == ["CONFIG.seed"]
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "AGENTS.md", "docs/another-run.md"])
