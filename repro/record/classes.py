@@ -52,6 +52,7 @@ class Description:
     attributes: dict[str, Spot] = field(default_factory=dict)
     fields: dict[str, Spot | None] = field(default_factory=dict)
     unclear: dict[str, str] = field(default_factory=dict)  # attribute: why its text does not tell its value
+    own: set[str] = field(default_factory=set)  # names that the class's own body binds: its scope
     keyword_only: set[str] = field(default_factory=set)  # of the fields, those that have no position
     kind: str = ""  # "dataclass", "NamedTuple", "enum", or "" for another class
     mixin: bool = False  # of an enumeration
@@ -124,7 +125,7 @@ def _read_statement(
 ) -> None:
     match statement:
         case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
-            _forget(result, name)
+            _bind(result, name)
             words = ast.unparse(annotation)
             if "InitVar" in words or "KW_ONLY" in words:
                 result.opaque = f"its field {name} is for the constructor only"
@@ -139,10 +140,10 @@ def _read_statement(
                 if _says_keyword_only(value) or any(map(_says_keyword_only, of.node.decorator_list)):
                     result.keyword_only.add(name)
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
-            _forget(result, name)
+            _bind(result, name)
             result.attributes[name] = Spot(of.source, of.node, value)
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            _forget(result, name)
+            _bind(result, name)
             result.unclear[name] = "it is computed by code"
             if name in CONSTRUCTING:
                 result.opaque = f"its class has a {name} of its own"
@@ -152,13 +153,18 @@ def _read_statement(
             pass
         case _:
             for name in bound_below(statement):
-                _forget(result, name)
+                _bind(result, name)
                 result.unclear[name] = f"line {statement.lineno} binds it in a branch, a loop or a pattern"
 
 
-def _forget(result: Description, name: str) -> None:
+def _bind(result: Description, name: str) -> None:
+    """Note that the class's own body binds a name. What it inherits is no longer meant; bound twice, it is unclear."""
     result.attributes.pop(name, None)
-    result.unclear.pop(name, None)
+    if name in result.own:
+        result.unclear[name] = "its class binds it twice"
+    else:
+        result.unclear.pop(name, None)
+    result.own.add(name)
 
 
 def _default(of: ClassRef, value: ast.expr | None, evaluate: Evaluate) -> tuple[Spot | None, bool]:

@@ -173,7 +173,7 @@ def _look_up(run: Run, spot: Spot) -> Any:
     name, source = spot.node.id, spot.source
     if spot.owner is not None:
         description = _describe(run, ClassRef(source, spot.owner))
-        if name in description.attributes or name in description.unclear:
+        if name in description.own:  # a class's body does not see what it inherits
             return _named(name, description.attributes, description.unclear)
     if name in source.bindings or name in source.unclear:
         return _bound(run, source, name)
@@ -250,6 +250,8 @@ def _attribute(run: Run, owner: Any, name: str) -> Any:
             if description.strange:
                 raise Refused(description.strange)
             found = _named(name, description.attributes, description.unclear)
+            if description.kind == "enum" and description.opaque:
+                raise Refused(description.opaque)
             return _Member(name, found, description.mixin) if description.kind == "enum" else found
     raise Refused(f"an attribute of a {_kind(owner)}")
 

@@ -2,8 +2,8 @@
 
 Only a name that is bound once, at the top of the module and outside of any branch, has one meaning that can be read.
 Names that something in the file may have changed are noted with the line: assigned into, deleted, a mutating method
-called, declared global in a function. What one file does to another's values, or a function to its arguments, is not
-seen.
+called, declared global in a function; and all names where exec or globals() may bind any. What one file does to
+another's values, or a function to its arguments, is not seen.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ MUTATING = {
     *("add", "discard", "intersection_update", "difference_update", "symmetric_difference_update"),
     *("__setitem__", "__delitem__", "__setattr__", "__delattr__", "__ior__", "__iadd__"),
 }
+CONTAINERS = {"dict", "list", "set", "object", "type"}  # dict.update(X, …) changes its first argument
+ANY_NAME = {"exec", "eval", "globals", "vars", "locals"}  # a call of these may bind any name
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -67,6 +69,7 @@ class _Found:
     bound: dict[str, list[Binding | None]] = field(default_factory=dict)  # None: bound by something else
     lines: dict[str, list[int]] = field(default_factory=dict)
     changed: dict[str, str] = field(default_factory=dict)
+    anything: str = ""  # why any name may be bound anew
 
     def bind(self, name: str, line: int, binding: Binding | None) -> None:
         self.bound.setdefault(name, []).append(binding)
@@ -100,6 +103,8 @@ def parse(path: str, data: bytes) -> Source:
     if star is not None:
         shadowed = {name for name, binding in bindings.items() if binding.line < star}
         unclear |= {name: f"the import of * at line {star} may have replaced it" for name in shadowed}
+    if found.anything:
+        unclear = {**dict.fromkeys(bindings, found.anything), **unclear}
     unclear = {**_with_aliases(found), **unclear}
     doc = tree.body[0].value if tree.body and isinstance(tree.body[0], ast.Expr) else None
     is_doc = isinstance(doc, ast.Constant) and isinstance(doc.value, str)
@@ -197,10 +202,14 @@ def _note_changes(tree: ast.Module, found: _Found) -> None:
                 found.changed.setdefault(name, f"line {line} may bind it anew")
             case ast.Call(func=ast.Attribute(attr=method, value=owner)) if method in MUTATING:
                 _note_change(owner, line, found)
-                for argument in node.args[:1] if method.startswith("__") else ():  # object.__setattr__(X, …)
-                    _note_change(argument, line, found)
+                if isinstance(owner, ast.Name) and owner.id in CONTAINERS and node.args:
+                    _note_change(node.args[0], line, found)
             case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[owner, *_]):
                 _note_change(owner, line, found)
+            case ast.Call(func=ast.Name(id=function)) if function in ANY_NAME:
+                found.anything = found.anything or f"line {line} may bind any name, by {function}"
+            case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
+                found.anything = found.anything or f"line {line} may bind any name, by sys.modules"
 
 
 def _note_change(node: ast.expr, line: int, found: _Found) -> None:

@@ -298,6 +298,16 @@ def test_values_are_imported_from_siblings_and_keep_their_own_place() -> None:
         ("X = {}\nY = X\nY['a'] = 1", "line 3 may change it, as Y"),
         ("X = 1\ndef f():\n    global X\n    X = 2", "function at line 3"),
         ("X = 1\nprint((X := 2))", "line 2 may bind it anew"),
+        ("X = {}\ndict.update(X, a=1)", "line 2 may change it"),
+        ("X = {}\nobject.__setattr__(X, 'a', 1)", "line 2 may change it"),
+        ("X = 1\nglobals()['X'] = 2", "line 2 may bind any name, by globals"),
+        ("import sys\nX = 1\nsetattr(sys.modules[__name__], 'X', 2)", "line 3 may bind any name, by sys.modules"),
+        ("class C:\n    a = 1\n    b = a\n    a = 2\nX = C.b", "its class binds it twice"),
+        ("class B:\n    a = 1\nclass C(B):\n    b = a\nX = C.b", "binds no such name"),
+        (
+            "import enum\nclass E(enum.Enum):\n    A = 1\n    def __init__(self, n): pass\nX = E.A",
+            "__init__ of its own",
+        ),
         ("X = make()", "binds no such name"),
         ("def X():\n    return 1", "X is a function"),
         ("def f():\n    return 1\nX = f()", "f is a function"),
@@ -456,7 +466,10 @@ def test_nothing_of_a_hostile_file_is_run_or_imported(tmp_path: Path, monkeypatc
             with pytest.raises(NotReadable):
                 pinned.value(HERE, name)
             refused.append(name)
-        assert pinned.value(HERE, "SAFE").value == 42
+        with pytest.raises(NotReadable, match="line 9 may bind any name, by exec"):
+            pinned.value(HERE, "SAFE")
+        calm = [line for line in text.splitlines() if not re.search(r"exec|eval|sys\.modules", line)]
+        assert read({HERE: "\n".join(calm).encode()}).value(HERE, "SAFE").value == 42
     assert len(refused) == 18
     assert set(sys.modules) == before
     assert list(tmp_path.iterdir()) == []
