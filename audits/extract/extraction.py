@@ -18,7 +18,7 @@ from typing import Any
 from audits.claims import SOURCE_KINDS
 from audits.extract.documents import Document
 from audits.extract.markdown import read_markdown
-from audits.extract.matching import Found, Outcome, Table, Unclear, read_passage, table_of
+from audits.extract.matching import TOO_MANY, Found, Outcome, Table, Unclear, Unread, read_passage, table_of
 from audits.extract.pages import read_html
 from audits.extract.passages import Oddity, Passage, Reading, one_line
 from audits.extract.registry import Registry
@@ -26,7 +26,7 @@ from audits.extract.scopes import Subject
 from audits.extract.settings import Leaf, read_constants, read_leaves
 from audits.quantities import QUANTITIES
 
-MAX_NUMBERS = 20_000  # of one document
+MOST = 8000  # numbers of one document
 UNCOUNTED = ("", "ratio", "nats/token", "bits/byte", "fraction", "×")  # a plain integer of such a unit may be rounded
 
 
@@ -140,21 +140,24 @@ class _Gathered:
         self.oddities += [(document.id, one) for one in reading.oddities]
         lines = [0, *(place + 1 for place, letter in enumerate(document.text) if letter == "\n")]
         tables = _tables(reading.passages, self.registry)
-        left = MAX_NUMBERS
+        left = MOST
         for passage in reading.passages:
             if passage.overridden:
                 start, end = passage.origin(0, len(passage.text))
                 odd = Oddity(kind="direction overridden", text=one_line(passage.text), start=start, end=end)
                 self.oddities.append((document.id, odd))
             if left <= 0:
-                said = f"more than {MAX_NUMBERS:,} numbers; the rest of the text is not read"
-                self.oddities.append((document.id, Oddity(kind="too many numbers", text=said)))
                 break
             table = tables.get(passage.cell.table) if passage.cell else None
             outcomes = read_passage(passage, table, self.registry, self.subject, document.id)
             left -= len(outcomes)
             for one in outcomes:
                 self._outcome(one, passage, document, lines)
+            if any(isinstance(one, Unread) and one.why == TOO_MANY for one in outcomes):
+                self.oddities.append((document.id, Oddity(kind="too many numbers", text=TOO_MANY)))
+        if left <= 0:
+            said = f"more than {MOST:,} numbers; the rest of the text is not read"
+            self.oddities.append((document.id, Oddity(kind="too many numbers", text=said)))
 
     def _outcome(self, one: Outcome, passage: Passage, document: Document, lines: list[int]) -> None:
         start, end = passage.origin(one.start, one.end)

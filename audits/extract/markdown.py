@@ -19,7 +19,7 @@ from audits.extract.pages import read_html
 from audits.extract.passages import Cell, Oddity, Passage, Reading, Voice, one_line
 
 MAX_MARKDOWN = 256 * 1024  # characters of one text
-MAX_BRACKETS = 20_000  # each opens a search for its end
+MAX_MARKS = 20_000  # brackets, or bars, of one text
 LOOK_AHEAD = 3000  # characters of markup, such as an address, that may stand before the next words
 
 
@@ -28,9 +28,10 @@ def read_markdown(text: str) -> Reading:
     if len(text) > MAX_MARKDOWN:
         said = f"{len(text):,} characters, more than the {MAX_MARKDOWN:,} that are read of one text"
         return Reading(oddities=[Oddity(kind="too long", text=said, end=len(text))])
-    if text.count("[") > MAX_BRACKETS:
-        said = f"{text.count('['):,} opening brackets, more than the {MAX_BRACKETS:,} that are read of one text"
-        return Reading(oddities=[Oddity(kind="too long", text=said, end=len(text))])
+    for mark in "[|":  # the first opens a search for its end, the second a cell
+        if text.count(mark) > MAX_MARKS:
+            said = f"{text.count(mark):,} times {mark}, more than the {MAX_MARKS:,} that are read of one text"
+            return Reading(oddities=[Oddity(kind="too long", text=said, end=len(text))])
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     return _Walk(text).read(parser.parse(text))
 

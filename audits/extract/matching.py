@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from audits.extract.numbers import Number, scan
+from audits.extract.numbers import MAX_NUMBERS, Number, scan
 from audits.extract.passages import Passage
 from audits.extract.registry import Candidate, Registry
 from audits.extract.scopes import Context, Sentence, Subject, context_of
@@ -26,6 +26,7 @@ NUMERALS |= {"ten": "10", "eleven": "11", "twelve": "12"}
 _ABBREVIATED = re.compile(r"\b(?:e\.g|i\.e|approx|ca|vs|no|fig|eq|sec|resp|cf|etc)\.$", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?:[.!?:]\s+(?=[A-Z0-9\"'(*`~≈])|\n|\s[·•|]\s|\s—\s|;\s)")
 _PARTS = re.compile(r"\s·\s|\s—\s|;\s")
+TOO_MANY = f"beyond the first {MAX_NUMBERS:,} numbers of a paragraph"
 NO_QUANTITY = "no quantity is named beside it"
 
 
@@ -82,7 +83,9 @@ def read_passage(
     elif passage.overridden:
         why = "in a text whose direction of reading is overridden"
     if why:
-        return [Unread(start=one.start, end=one.end, why=why) for one in numbers]
+        return [
+            Unread(start=one.start, end=one.end, why=_why(one, why) if one.kind == "rest" else why) for one in numbers
+        ]
     reader = _Reader(passage, numbers, registry, subject, source)
     if passage.cell is not None and table is not None and not passage.heading:
         return _complete(reader.cell(table), numbers)
@@ -403,6 +406,7 @@ _WHY = {
     "ordinal": "an ordinal",
     "beyond": "no number that somebody published",
     "not a number": "not a number",
+    "rest": TOO_MANY,
 }
 
 

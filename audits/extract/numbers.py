@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from audits.intervals import read_number
@@ -35,6 +36,7 @@ Kind = Literal[
     "link",
     "beyond",  # no number that somebody published
     "not a number",
+    "rest",  # of a text with too many numbers
 ]
 Bound = Literal["", "at most", "at least"]
 
@@ -101,6 +103,7 @@ _BOUNDS: tuple[tuple[re.Pattern[str], Bound], ...] = (
 _FROM = re.compile(r"\bfrom\s(?:[≈~∼]|about |around |roughly )?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"\bbetween\s$", re.IGNORECASE)
 _NOT_NUMBERS = frozenset({"nan", "inf", "infinity"})
+MAX_NUMBERS = 4000  # of one passage
 _LOOK_BACK = 24  # characters before a number in which its prefix is looked for
 
 
@@ -120,13 +123,19 @@ class Number:
     unit: str = ""  # letters right behind it
 
 
-def scan(text: str, code: Sequence[tuple[int, int]] = ()) -> list[Number]:
-    """All numbers of a text in their order. In parts set as `code` an operator beside a number makes it an operand."""
-    found = []
+def scan(text: str, code: Sequence[tuple[int, int]] = (), most: int = MAX_NUMBERS) -> list[Number]:
+    """The numbers of a text in their order; after `most` of them, one of the kind "rest" for all that is left.
+
+    In parts set as `code` an operator beside a number makes it an operand.
+    """
+    found: list[Number] = []
     for match in _TOKEN.finditer(text):
         one = _name(match) if match["name"] else _read(match, text)
         if one is not None:
             found.append(_with_prefix(one, text) if one.kind == "value" else one)
+            if len(found) == most:
+                found.append(Number(start=match.end(), end=len(text), kind="rest"))
+                break
     found = _joined(found, text)
     return [_operand(one, text, any(start <= one.start < end for start, end in code)) for one in found]
 
@@ -205,6 +214,7 @@ def _tail(tail: str) -> tuple[str, str, Kind]:
     return "", "", "identifier"
 
 
+@lru_cache(maxsize=4096)
 def _is_readable(value: str) -> bool:
     try:
         read_number(value, "exact")

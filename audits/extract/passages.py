@@ -87,5 +87,6 @@ class Reading:
 
 def one_line(text: str, limit: int = 160) -> str:
     """Text as one printable line, cut to `limit` characters."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    shown = text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+    line = " ".join(shown.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

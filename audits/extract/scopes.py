@@ -176,11 +176,13 @@ def _rung(sentence: Sentence, place: int, subject: Subject) -> str:
 
 def _other_model(sentence: Sentence, place: int, subject: Subject) -> str:
     """The name of another model, where that is the last one named before the number."""
+    if not subject.names or not any(one.kind == "model name" for one in sentence.numbers):
+        return ""
     for token in reversed(sentence.tokens[:place]):
         number = sentence.numbers[token.number] if token.number >= 0 else None
         if number is not None and number.kind == "model name":
             name = sentence.text[number.start : number.end]
-            return name if subject.names and name not in subject.names else ""
+            return name if name not in subject.names else ""
     return ""
 
 

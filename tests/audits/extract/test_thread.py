@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audits.claims import Claim, read_ledger
-from audits.extract.extraction import Extraction, coverage, extract, ledger
+from audits.extract.extraction import Extraction, extract, ledger
 from audits.extract.registry import read_registry
 from audits.extract.scopes import Subject
 from benchmarks.extraction import documents, once, same
