@@ -1,7 +1,8 @@
 """The command line: one app, its commands, and the way from an error to an exit code.
 
     0  done        1  findings at or above --fail-on      2  bad input, or wrong usage
-    70 a bug of ours, shown with its traceback            130  interrupted
+    3  verify or fetch could not tell: no usable answer   70 a bug of ours, shown with its traceback
+    130  interrupted
 
 Commands import what they need inside their functions: `--help` starts at once, and an auditor never pays for JAX.
 """
@@ -22,6 +23,7 @@ from typer.exceptions import TyperException
 from repro import __version__
 from repro.cli.audit import audit
 from repro.cli.plan import plan
+from repro.cli.record import diff, fetch, verify
 from repro.cli.run import reproduce
 from repro.cli.study import fit
 from repro.cli.train import train
@@ -37,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (plan, train, fit, audit, reproduce):
+for command in (fetch, verify, diff, plan, train, fit, audit, reproduce):
     app.command(command.__name__)(command)
 
 

@@ -111,11 +111,11 @@ def _course(trend: Trend) -> str:
     """A trend in words."""
     since = f"since {trend.since:%Y-%m-%d}"
     return {
-        "new": "new: the last time it was well, or was not asked for",
+        "new": "new since the last time",
         "flaky": "flaky: it came and went before",
         "lasting": f"lasting {since}, {trend.times} times in a row",
         "long gone": f"long gone, {since}",
-        "back": "back: the last time it was not well",
+        "back": "back since the last time",
     }[trend.course]
 
 

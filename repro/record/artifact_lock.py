@@ -104,6 +104,14 @@ def is_there(folder: Path, locked: LockedArtifact) -> bool:
     return True
 
 
+def check_artifacts(folder: Path, artifacts: Mapping[str, LockedArtifact]) -> None:
+    """Raise RecordError where bytes that lie in the folder are not those that were locked. Missing ones may be: a lock
+    is of use without them."""
+    for locked in artifacts.values():
+        if path_inside(folder, locked.path).exists():
+            read_bytes(folder, locked)
+
+
 def write_artifacts(folder: Path, artifacts: Mapping[str, LockedArtifact], resolved: Mapping[str, str]) -> None:
     """Write the lock with these artifacts, and the files as they lie there now."""
     parts: dict[str, Any] = {RESOLVED: dict(resolved)} if resolved else {}

@@ -125,13 +125,18 @@ def own_steps(contents: Contents, folder: Path) -> dict[str, Steps]:
     rows too, which are not its own. From the record's lineage where people wrote it, since one that was derived would
     follow from what is asked here; for the built-in run, else from the built-in one."""
     rows: tuple[LineageRow, ...] = ()
-    if any(file.name == LINEAGE and not file.is_derived for file in contents.files) and (folder / LINEAGE).is_file():
+    if (folder / LINEAGE).is_file() and not _is_derived(folder, LINEAGE):
         rows = read_rows(LineageRow, read_bounded(folder / LINEAGE), LINEAGE)
     elif contents.run.name == read_contents(read_bounded(built_in_folder() / NAME)).run.name:
         rows = read_rows(LineageRow, read_bounded(built_in_folder() / LINEAGE), LINEAGE)
     own: dict[str, Steps] = {row.run_id: (row.start_step, row.end_step_exclusive) for row in rows}
-    runs = {item.id: item.address.rpartition("/")[2] for item in contents.artifacts if item.kind == "wandb-run"}
-    return {id: own[run] for id, run in runs.items() if run in own}
+    ids = {item.id: item.address.rpartition("/")[2] for item in contents.artifacts if item.kind == "wandb-run"}
+    return {id: own[name] for id, name in ids.items() if name in own}
+
+
+def _is_derived(folder: Path, name: str) -> bool:
+    files = read_contents(read_bounded(folder / NAME)).files if (folder / NAME).is_file() else ()
+    return any(file.name == name and file.is_derived for file in files)
 
 
 def as_toml(contents: Contents) -> str:
