@@ -16,7 +16,7 @@ from audits.extract.numbers import MAX_NUMBERS, Number, scan
 from audits.extract.passages import Passage
 from audits.extract.registry import Candidate, Registry
 from audits.extract.scopes import Context, Sentence, Subject, context_of
-from audits.extract.words import Pattern, Token, find_words, key_words, match_pattern, tokens_of
+from audits.extract.words import CONNECTING, Pattern, Token, find_words, key_words, match_pattern, tokens_of
 from audits.intervals import read_number
 
 MAX_SENTENCE = 2000  # characters; a longer one is read in pieces
@@ -106,7 +106,8 @@ def table_of(cells: Sequence[Passage], registry: Registry) -> Table:
 
 
 def _named(key: str, registry: Registry) -> tuple[Candidate, ...]:
-    return registry.keys.get(key_words(key), ())
+    words = key_words(key)
+    return registry.keys.get(words) or registry.keys.get(tuple(one for one in words if one not in CONNECTING), ())
 
 
 @dataclass(frozen=True)
@@ -302,6 +303,8 @@ class _Reader:
             return self._model_name(there, sentence, place, start)
         if number.kind != "value":
             return [Unread(start=there.start, end=there.end, why=_why(number))]
+        if find_words(("one", "of", "the"), sentence.tokens[max(0, place - 3) : place]) == 0:
+            return [Unread(start=there.start, end=there.end, why="one of so many")]
         best: dict[str, tuple[int, Candidate]] = {}
         beyond: set[str] = set()
         loose: set[str] = set()  # what it would be if the sentence had the words for it
@@ -354,7 +357,7 @@ class _Reader:
         unit = self.registry.quantities[candidate.quantity].unit
         if self.registry.quantities[candidate.quantity].is_name or number.unit:
             return False
-        if number.value.endswith("%") and unit != "fraction":
+        if (number.value.endswith("%") and unit != "fraction") or (number.high and unit == "steps"):
             return False
         for value in filter(None, (number.value, number.high)):
             exact = read_number(value, "exact").low

@@ -49,6 +49,7 @@ _ZONE = r"(?:\s?(?:Z|UTC|GMT|AM|PM|am|pm|CES?T|[PEMC][SD]?T|[-+−][0-9]{2}:?[0-
 _CLOCK = rf"[0-9]{{1,2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,9}})?)?{_ZONE}"
 _DATE = (
     rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_CLOCK})?"
+    r"|(?:0[1-9]|1[0-2])-[0-3][0-9](?![-0-9.])"
     rf"|{_MONTHS}\.?\s{_DAY}(?:,?\s[0-9]{{4}})?(?![0-9])"
     rf"|{_DAY}\s(?:of\s)?{_MONTHS}\b(?:,?\s[0-9]{{4}}\b)?|{_MONTHS}\s[0-9]{{4}}\b"
 )
@@ -181,6 +182,8 @@ def _read(match: re.Match[str], text: str) -> Number:
         suffix, end = "%", text.index("%", end) + 1
     elif not tail and re.match(r"\s?[KMBT]\b(?![-/])", text[end : end + 4]) and text[end : end + 1] == " ":
         suffix, end = text[end + 1], end + 2
+    if re.match(r"0[0-9]", digits) and kind == "value":  # the 09 of 09/04
+        kind = "identifier"
     if sign == "+" and kind == "value":
         kind = "difference"
     value = ("-" if sign == "-" else "") + value + (f"e{exponent}" if exponent else "") + suffix
@@ -277,9 +280,7 @@ def _range(low: Number, high: Number) -> Number | None:
     """One number with two ends; the lower takes the upper's suffix. None where it does not run upwards."""
     if {low.kind, high.kind} != {"value"}:
         return None
-    first = low.value
-    if not low.value[-1:].isalpha() and low.value[-1:] != "%" and (high.value[-1:].isalpha() or high.value[-1:] == "%"):
-        first = low.value + high.value[-1]
+    first = _with_suffix(low.value, high.value)
     if (
         "e" in first
         or not _is_readable(first)
@@ -289,10 +290,16 @@ def _range(low: Number, high: Number) -> Number | None:
     return replace(low, end=high.end, value=first, high=high.value, unit=high.unit, rounded=True)
 
 
+def _with_suffix(value: str, other: str) -> str:
+    """A number with the suffix of the other, if it has none of its own."""
+    bare = value[-1:].isdigit() and "e" not in value and not other[-1:].isdigit()
+    return value + other[-1:] if bare else value
+
+
 def _with_error(one: Number, error: Number) -> Number | None:
     """`one ± error` as a range."""
     try:
-        middle, width = (Decimal(_plain(number.value)) for number in (one, error))
+        middle, width = (Decimal(_plain(value)) for value in (_with_suffix(one.value, error.value), error.value))
     except InvalidOperation:
         return None
     low, high = (f"{end:f}" for end in (middle - abs(width), middle + abs(width)))

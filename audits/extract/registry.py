@@ -63,6 +63,7 @@ class Cues:
 
     other_run: tuple[str, ...] = ()
     one_rack: tuple[str, ...] = ()
+    study: tuple[str, ...] = ()
     forecast: tuple[str, ...] = ()
     plan: tuple[str, ...] = ()
     observation: tuple[str, ...] = ()

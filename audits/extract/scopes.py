@@ -119,6 +119,7 @@ class Clause:
         return self._cues([token for token, depth in list(tokens)[self.start : self.end] if not depth])
 
     def _cues(self, tokens: Sequence[Token]) -> Mapping[str, str]:
+        tokens = [token for token in tokens if not token.is_name]  # one GB200 rack is one rack
         present = {token.word for token in tokens}
         return {
             cue: " ".join(words)
@@ -140,6 +141,8 @@ def context_of(sentence: Sentence, place: int, entry: Entry, subject: Subject) -
         scope["run"] = f"{other}, as {sentence.source} calls it"
     if "one_rack" in cues and not entry.name.startswith("hardware."):
         scope["racks"] = "1"
+    if "study" in cues and not scope and not entry.name.startswith("hardware."):
+        scope["study"] = f"{cues['study']}, as {sentence.source} calls it"
     if entry.name.startswith("throughput."):
         scope |= _segment(sentence, place)
     step = step_kind = ""
