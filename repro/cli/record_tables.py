@@ -53,6 +53,8 @@ def print_verified(
     console = Console(highlight=False)
     table = _table("artifact", "kind", "status", "bytes", "seconds")
     for one in statuses:
+        if one.status == "skipped":
+            continue
         known = " (known)" if one.status == "forbidden" and one.as_expected else ""
         size = f"{one.bytes:,}" if one.bytes is not None else ""
         table.add_row(one.artifact.id, one.artifact.kind, _coloured(one.status, known), size, f"{one.seconds:.2f}")
@@ -97,8 +99,9 @@ def print_difference(found: Difference) -> None:
         console.print(table)
         if len(found.facts) > MAX_FACTS:
             console.print(Text(f"and {len(found.facts) - MAX_FACTS} more facts; --json has all"))
-    counts = f"{len(found.artifacts)} artifacts, {len(found.comments)} comments, {len(found.facts)} facts differ"
-    console.print(Text(counts if found else "no difference"))
+    counts = {"artifact": len(found.artifacts), "comment": len(found.comments), "fact": len(found.facts)}
+    words = ", ".join(f"{number} {name}{'' if number == 1 else 's'}" for name, number in counts.items() if number)
+    console.print(Text(f"different: {words}" if found else "no difference"))
 
 
 def _findings(found: Sequence[Finding]) -> Table:

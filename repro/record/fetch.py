@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from repro.errors import OutputError, RecordError
+from repro.errors import OutputError, RecordError, UsageError
 from repro.files import output_errors, path_inside, read_bounded, write_atomically
 from repro.record.artifact_lock import FORMS, LockedArtifact, is_there, read_artifacts, read_resolved, write_artifacts
 from repro.record.artifacts import NAME, Artifact, ArtifactKind, Contents
@@ -125,8 +125,10 @@ def fetch(
     """
     with _held(folder):
         locked, resolved = read_artifacts(folder), read_resolved(folder)
-        _refuse_changed_files(folder, wish)
-        shutil.rmtree(folder / STAGE, ignore_errors=True)
+        unfinished = _clear_stage(folder)
+        _refuse_other_folder(folder)
+        if not unfinished and not wish.update:
+            _refuse_changed_files(folder)
         contents = read_profile(folder)
         if wish.issue:
             contents = with_issue(contents, wish.issue)
@@ -145,10 +147,21 @@ def fetch(
             there = [one for one in worker.all(more) if not _leads_nowhere(one)]
             contents = replace(contents, artifacts=(*contents.artifacts, *(one.status.artifact for one in there)))
             fetched = [*fetched, *there]
+        after = {one.status.artifact.id: one.locked for one in fetched if one.locked is not None}
         try:
-            return _finish(folder, contents, locked, resolved, fetched)
-        finally:
-            shutil.rmtree(folder / STAGE, ignore_errors=True)
+            targets = check_names(folder, {id: entry.path for id, entry in after.items()})
+        except RecordError:
+            if not unfinished:
+                shutil.rmtree(folder / STAGE, ignore_errors=True)
+            raise
+        staged = [one.status.artifact for one in fetched if one.action in ("from the cache", "fetched")]
+        text = _record_toml(folder, contents, changed=after != locked)
+        derived: tuple[str, ...] = ()
+        if staged or unfinished or text is not None or after != locked or resolved != read_resolved(folder):
+            _place({targets[artifact.id]: folder / STAGE / _stage_name(artifact) for artifact in staged})
+            derived = _write_down(folder, text, locked, after, resolved)
+        shutil.rmtree(folder / STAGE, ignore_errors=True)
+        return Result(folder=folder, resolved=resolved, fetched=tuple(fetched), derived=derived)
 
 
 @dataclass(frozen=True)
@@ -297,38 +310,32 @@ def _leads_nowhere(one: Fetched) -> bool:
     return one.action == "not there" and one.status.status == "gone"
 
 
-def _finish(
+def _place(staged: Mapping[Path, Path]) -> None:
+    """Give the staged bytes their names."""
+    for target, stage in staged.items():
+        with output_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(stage, target)
+
+
+def _write_down(
     folder: Path,
-    contents: Contents,
+    text: str | None,
     before: Mapping[str, LockedArtifact],
+    after: Mapping[str, LockedArtifact],
     resolved: Mapping[str, str],
-    fetched: Sequence[Fetched],
-) -> Result:
-    """Check the names, give the staged bytes theirs, write record.toml, derive the tables, and write the lock."""
-    after = {one.status.artifact.id: one.locked for one in fetched if one.locked is not None}
-    targets = check_names(folder, {id: locked.path for id, locked in after.items()})
-    staged = {
-        one.status.artifact.id: folder / STAGE / _stage_name(one.status.artifact)
-        for one in fetched
-        if one.action in ("from the cache", "fetched")
-    }
-    text = _record_toml(folder, contents, changed=after != before)
-    if not staged and after == before and resolved == read_resolved(folder) and text is None:
-        return Result(folder=folder, resolved=resolved, fetched=tuple(fetched))
-    for id, stage in staged.items():
-        with output_errors(targets[id]):
-            targets[id].parent.mkdir(parents=True, exist_ok=True)
-            os.replace(stage, targets[id])
+) -> tuple[str, ...]:
+    """Write record.toml where it changed, the lock, the tables that follow, and the lock again with these; take away
+    what is no artifact any more. The names of the tables."""
     if text is not None:
         write_atomically(folder / NAME, text)
     write_artifacts(folder, after, resolved)
     derived = _derive(folder)
     if derived:
         write_artifacts(folder, after, resolved)
-    for locked in before.values():
-        if locked.path not in {entry.path for entry in after.values()}:
-            path_inside(folder, locked.path).unlink(missing_ok=True)
-    return Result(folder=folder, resolved=resolved, fetched=tuple(fetched), derived=derived)
+    for path in {entry.path for entry in before.values()} - {entry.path for entry in after.values()}:
+        path_inside(folder, path).unlink(missing_ok=True)
+    return derived
 
 
 def check_names(folder: Path, paths: Mapping[str, str]) -> dict[str, Path]:
@@ -370,11 +377,33 @@ def _derive(folder: Path) -> tuple[str, ...]:
     return tuple(derived.derive(folder))
 
 
-def _refuse_changed_files(folder: Path, wish: Wish) -> None:
+def _refuse_other_folder(folder: Path) -> None:
+    """A folder that holds something else does not become a record: the lock would be of all that lies there."""
+    others = sorted(path.name for path in folder.iterdir() if path.name not in (".held", STAGE))
+    if others and not (folder / NAME).is_file():
+        raise UsageError(
+            f"{folder} is no record, since it has no {NAME}, and is not empty: it holds {others[0]!r}. "
+            "Choose a new folder with --record."
+        )
+
+
+def _clear_stage(folder: Path) -> bool:
+    """Empty the stage, and say whether there was one: then a fetch was killed, and the lock may be behind the files.
+    The stage itself stays until a fetch has come to its end."""
+    stage = folder / STAGE
+    if not stage.is_dir():
+        return False
+    with output_errors(stage):
+        for path in stage.iterdir():
+            path.unlink()
+    return True
+
+
+def _refuse_changed_files(folder: Path) -> None:
     """A file that was changed since it was locked is an error, not to be locked anew unasked; record.toml may have
-    grown. Not so the tables that a killed fetch left: its stage still stands."""
+    grown."""
     lock = read_lock(folder)
-    if lock is not None and not wish.update and not (folder / STAGE).is_dir():
+    if lock is not None:
         check_lock(folder, {**lock, **{name: entry for name, entry in make_lock(folder).items() if name == NAME}})
 
 

@@ -74,6 +74,7 @@ class ArtifactStatus:
     bytes: int | None = None
     seconds: float = 0.0
     why: str = ""
+    only_grew: bool = False  # changed by additions alone: what was locked is still there
 
     def as_json(self) -> dict[str, Any]:
         """The contract's object, with the reason and whether it was foreseen."""
@@ -129,7 +130,13 @@ def decide(artifact: Artifact, known: Known | None, outcome: Content | ServiceEr
     expected = _expected(artifact, known)
 
     def status(
-        name: Status, why: str, *, as_expected: bool = True, found: str = "", size: int | None = None
+        name: Status,
+        why: str,
+        *,
+        as_expected: bool = True,
+        found: str = "",
+        size: int | None = None,
+        only_grew: bool = False,
     ) -> ArtifactStatus:
         return ArtifactStatus(
             artifact=artifact,
@@ -140,6 +147,7 @@ def decide(artifact: Artifact, known: Known | None, outcome: Content | ServiceEr
             bytes=size,
             seconds=seconds,
             why=why,
+            only_grew=only_grew,
         )
 
     foreseen = artifact.expectation != "available"
@@ -158,7 +166,8 @@ def decide(artifact: Artifact, known: Known | None, outcome: Content | ServiceEr
     found, difference = compare(artifact, known, outcome)
     size = len(outcome.data)
     if difference:
-        return status("changed", difference, as_expected=False, found=found, size=size)
+        grew = known is not None and bool(known.canonical) and known.canonical.items() <= outcome.canonical.items()
+        return status("changed", difference, as_expected=False, found=found, size=size, only_grew=grew)
     if foreseen:
         return status(
             "ok", f"news: it was {artifact.expectation} and is now open", as_expected=False, found=found, size=size
@@ -208,14 +217,17 @@ def sample(artifacts: Sequence[Artifact], number: int, seed: int) -> frozenset[s
 
 
 def capabilities(statuses: Iterable[ArtifactStatus]) -> dict[str, dict[str, Any]]:
-    """What an outsider can still do: possible, not possible or unknown, and because of which artifacts."""
+    """What an outsider can still do: possible, not possible or unknown, and because of which artifacts. A thread that
+    only grew is no loss."""
     by_role: dict[str, list[ArtifactStatus]] = {}
     for one in statuses:
         by_role.setdefault(one.artifact.role, []).append(one)
     result = {}
     for capability, roles in CAPABILITIES.items():
         needed = [one for role in roles for one in by_role.get(role, ())]
-        lost = [one.artifact.id for one in needed if one.status in ("changed", "gone", "forbidden")]
+        lost = [
+            one.artifact.id for one in needed if one.status in ("changed", "gone", "forbidden") and not one.only_grew
+        ]
         unknown = [one.artifact.id for one in needed if one.status in ("unreachable", "skipped")]
         verdict = "not possible" if lost else "unknown" if unknown or not needed else "possible"
         result[capability] = {"verdict": verdict, "because_of": lost or unknown}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tests.servers.base import Server
@@ -110,6 +111,11 @@ class World:
     hub: Hub
     store: Objects
 
+    def serving(self, kind: str) -> Server:
+        """The stand-in that artifacts of a kind come from."""
+        name = kind.partition("-")[0]
+        return {"github": self.github, "wandb": self.wandb, "hub": self.hub}.get(name, self.store)
+
     @property
     def servers(self) -> tuple[Server, ...]:
         return (self.github, self.wandb, self.hub, self.store)
@@ -134,9 +140,19 @@ class World:
         for server in self.servers:
             server.requests.clear()
 
-    def heal(self) -> None:
-        for server in self.servers:
-            server.faults.clear()
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Afterwards every stand-in is as it was: what it serves, its faults, its settings."""
+        kept = [copy.deepcopy({name: vars(server)[name] for name in _settings(server)}) for server in self.servers]
+        try:
+            yield
+        finally:
+            for server, values in zip(self.servers, kept, strict=True):
+                vars(server).update(values)
+
+
+def _settings(server: Server) -> list[str]:
+    return [part.name for part in fields(server)]
 
 
 @contextmanager
