@@ -16,9 +16,10 @@ from itertools import groupby
 from typing import Any
 
 from audits.claims import SOURCE_KINDS
+from audits.extract.cells import Table, read_passage, table_of
 from audits.extract.documents import Document
 from audits.extract.markdown import read_markdown
-from audits.extract.matching import TOO_MANY, Found, Outcome, Table, Unclear, Unread, read_passage, table_of
+from audits.extract.outcomes import TOO_MANY, Found, Outcome, Unclear, Unread
 from audits.extract.pages import read_html
 from audits.extract.passages import Oddity, Passage, Reading, one_line
 from audits.extract.registry import Registry
