@@ -1,6 +1,6 @@
 """Text → the numbers in it, each with its place, its value as `intervals.read_number` reads it, and how it is meant.
 
-What only looks like a number keeps its place and says what it is instead: a date, a name (d768, GB200), a version, a
+What only looks like a number keeps its place and says what it is instead: a date, a name (d512, GB200), a version, a
 reference (#8435), an operand of a formula, one end of a change (from 7% to 40%). Nothing is left out, so that a reader
 can be told which numbers of a text were not read, and why.
 
