@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -55,16 +56,17 @@ def made_client() -> Iterator[Callable[..., Client]]:
 
 @pytest.fixture
 def bring(public: World, tmp_path: Path, made_client: Callable[..., Client]) -> Callable[..., Result]:
-    """Fetches the small public record into tmp_path/record, with the cache tmp_path/cache; the wish as keywords."""
+    """Fetches the small public record into tmp_path/record through tmp_path/cache; takes what Wish and Client do."""
 
-    def run(folder: str = "record", *, cache: str = "cache", offline: bool = False, **wish: object) -> Result:
+    def run(folder: str = "record", *, offline: bool = False, **options: Any) -> Result:
         place = tmp_path / folder
         if not place.exists():
             write_record(place)
-        with open_cache(tmp_path / cache) as opened:
+        wish = Wish(**{name: options.pop(name) for name in tuple(options) if name in Wish.__dataclass_fields__})
+        with open_cache(tmp_path / "cache") as cache:
             if offline:
-                return fetch(place, Wish(**wish), opened, None)  # type: ignore[arg-type]
-            with made_client(answers=opened.answers) as client:
-                return fetch(place, Wish(**wish), opened, client)  # type: ignore[arg-type]
+                return fetch(place, wish, cache, None)
+            with made_client(answers=cache.answers, **options) as client:
+                return fetch(place, wish, cache, client)
 
     return run

@@ -140,6 +140,10 @@ class World:
         for server in self.servers:
             server.requests.clear()
 
+    def heal(self) -> None:
+        for server in self.servers:
+            server.faults.clear()
+
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """Afterwards every stand-in is as it was: what it serves, its faults, its settings."""
@@ -164,8 +168,8 @@ def running() -> Iterator[World]:
     rows = [{"_step": step, "_timestamp": 1.0 + step, METRIC: 3.0 - step / 10} for step in range(4)]
     wandb = WandB(runs=[Run("ladder", config={"a": {"b": 1}}, summary={"c": 2.0}, rows=rows)])
     wandb.reports = {"Vmlldzox": {"blocks": [{"metadata": {"runSets": [{"selections": {"tree": ["ladder"]}}]}}]}}
-    hub = Hub(files={"vocab.json": b'{"a": 1}', "model.bin": b"weights"}, lfs={"model.bin"})
-    store = Objects(objects={"final/results.csv": b"a,b\n1,2\n", "note/index.html": b"<html><p>Note</p></html>"})
+    hub = Hub(files={"vocab.json": b'{"a": 1}\n', "model.bin": b"weights"}, lfs={"model.bin"})
+    store = Objects(objects={"final/results.csv": b"a,b\n1,2\n", "note/index.html": b"<html><p>Note</p>\n</html>"})
     store.types = {"note/index.html": "text/html"}
     with ExitStack() as stack:
         for server in (github, wandb, hub, store):

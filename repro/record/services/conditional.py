@@ -18,7 +18,8 @@ from repro.record.services.http import Client
 
 
 def get(client: Client, url: str, headers: Mapping[str, str], hint: str = "") -> Response:
-    """GET that must succeed, answered from the client's `answers` folder where the service says it did not change."""
+    """GET of JSON that must succeed, answered from the client's `answers` folder where the service says it did not
+    change."""
     folder = client.answers
     if folder is None:
         return client.get(url, headers=headers, hint=hint)
@@ -33,9 +34,16 @@ def get(client: Client, url: str, headers: Mapping[str, str], hint: str = "") ->
             return kept
         if not 200 <= response.status < 300:
             raise refusal(response)
+    response.json()  # what is no JSON is not kept: a body that was cut on the way would come back with every 304
     if "etag" in response.headers:
         _write(path, url, response)
     return response
+
+
+def forget(client: Client, url: str) -> None:
+    """Drop the answer kept for `url`, which turned out not to be what it says."""
+    if client.answers is not None:
+        (client.answers / hashlib.sha256(url.encode()).hexdigest()).unlink(missing_ok=True)
 
 
 def _write(path: Path, url: str, response: Response) -> None:

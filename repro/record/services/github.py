@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -160,11 +161,13 @@ def _tree(repo: str, tree: str, client: Client) -> Mapping[str, Entry]:
     """Entries of one tree by name, whose id was computed again."""
 
     def ask() -> Mapping[str, Entry]:
-        response = _ask(client, f"/repos/{repo}/git/trees/{tree}")
+        address = f"/repos/{repo}/git/trees/{tree}"
+        response = _ask(client, address)
         entries, whole = _entries(response)
         if not whole:
             raise Malformed(f"{shown(response.url)}: the listing of one folder is cut short. {TRY_LATER}")
-        _check_id(tree, entries, response)
+        with _kept_if_right(client, address):
+            _check_id(tree, entries, response)
         return {entry.path: entry for entry in entries}
 
     return client.once(("tree", repo, tree), ask)
@@ -172,10 +175,12 @@ def _tree(repo: str, tree: str, client: Client) -> Mapping[str, Entry]:
 
 def _below(repo: str, tree: str, client: Client) -> list[Entry]:
     """All entries below a tree, in one request where the service lists it whole, otherwise subtree by subtree."""
-    response = _ask(client, f"/repos/{repo}/git/trees/{tree}?recursive=1")
+    address = f"/repos/{repo}/git/trees/{tree}?recursive=1"
+    response = _ask(client, address)
     entries, whole = _entries(response)
     if whole:
-        _check_ids(tree, entries, response)
+        with _kept_if_right(client, address):
+            _check_ids(tree, entries, response)
         return entries
     found = []
     for name, entry in _tree(repo, tree, client).items():
@@ -314,6 +319,16 @@ def _moved(issue: Mapping[str, Any], repo: str, number: int) -> str | None:
 def _ask(client: Client, address: str) -> Response:
     """GET of an API address that must succeed."""
     return conditional.get(client, f"{_api()}{address}", _headers(), _hint())
+
+
+@contextmanager
+def _kept_if_right(client: Client, address: str) -> Iterator[None]:
+    """What is found to be Malformed within is not kept: a tree never changes, so 304 would bring it back for ever."""
+    try:
+        yield
+    except Malformed:
+        conditional.forget(client, f"{_api()}{address}")
+        raise
 
 
 def _api() -> str:
