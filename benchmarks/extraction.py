@@ -4,7 +4,7 @@
 
 THREAD is an archive of one thread: each post under a line "# heading" followed by "URL: address". CLAIMS is a
 claims.json; those of its numeric claims count whose source has one of the thread's addresses, and whose quantity the
-registry knows (with --all: every one).
+registry, with the quantities.toml of the record, knows (with --all: every one).
 
 Recall: claims of the file that were extracted, of all that count. Precision: extracted claims that the file has, at any
 of its sources, or that the tables of the record have, of all extracted. The others are listed, to be judged by a
@@ -27,7 +27,7 @@ from typing import Any
 from audits.claims import Claim, Date, read_ledger
 from audits.extract.documents import Document
 from audits.extract.extraction import Extraction, coverage, extract, ledger
-from audits.extract.registry import read_registry
+from audits.extract.registry import NAME, read_registry
 from audits.extract.scopes import subject_of
 from audits.intervals import Interval, overlap
 from audits.tables import table_claims
@@ -134,7 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="count quantities that the registry does not know, too")
     chosen = parser.parse_args(arguments)
     record = load_record(chosen.record)
-    registry = read_registry(*(path.read_bytes() for path in chosen.aliases))
+    own = [path for path in (record.folder / NAME, *chosen.aliases) if path.is_file()]
+    registry = read_registry(*(path.read_bytes() for path in own))
     start = time.perf_counter()
     extraction = extract(documents(chosen.thread.read_text()), registry, subject_of(record))
     seconds = time.perf_counter() - start

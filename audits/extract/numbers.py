@@ -49,7 +49,7 @@ _ZONE = r"(?:\s?(?:Z|UTC|GMT|AM|PM|am|pm|CES?T|[PEMC][SD]?T|[-+−][0-9]{2}:?[0-
 _CLOCK = rf"[0-9]{{1,2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,9}})?)?{_ZONE}"
 _DATE = (
     rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_CLOCK})?"
-    r"|(?:0[1-9]|1[0-2])-[0-3][0-9](?![-0-9.])"
+    r"|0[1-9]-[0-3][0-9](?![-0-9.])"
     rf"|{_MONTHS}\.?\s{_DAY}(?:,?\s[0-9]{{4}})?(?![0-9])"
     rf"|{_DAY}\s(?:of\s)?{_MONTHS}\b(?:,?\s[0-9]{{4}}\b)?|{_MONTHS}\s[0-9]{{4}}\b"
 )
@@ -91,9 +91,7 @@ _ABOUT = re.compile(
 )
 _BOUNDS: tuple[tuple[re.Pattern[str], Bound], ...] = (
     (
-        re.compile(
-            r"(?:[≤<]=?|\b(?:up to|at most|no more than|less than|fewer than|under|below|within))\s?$", re.IGNORECASE
-        ),
+        re.compile(r"(?:[≤<]=?|\b(?:up to|at most|no more than|less than|fewer than|under|below))\s?$", re.IGNORECASE),
         "at most",
     ),
     (
