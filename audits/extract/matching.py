@@ -74,7 +74,20 @@ class Reader:
                 outcomes += [one for one in read if isinstance(one, Found)]
             elif token.word in self.registry.said:
                 outcomes += self._said(sentence, place, start)
-        return _longest_names(outcomes)
+        return self._told_apart(_longest_names(outcomes))
+
+    def _told_apart(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Two rates of one sentence and one scope are of two things that the scope does not tell apart: unclear."""
+        values: dict[tuple[object, ...], set[str]] = {}
+        for one in outcomes:
+            if isinstance(one, Found) and one.number is not None and self.registry.entries[one.quantity].moment:
+                values.setdefault(_key(one), set()).add(one.number.value)
+        return [
+            Unclear(quantities=(one.quantity,), start=one.start, end=one.end)
+            if isinstance(one, Found) and len(values.get(_key(one), ())) > 1
+            else one
+            for one in outcomes
+        ]
 
     def _said(self, sentence: Sentence, place: int, start: int) -> Iterator[Outcome]:
         """A value that is said in words: no weight decay."""
@@ -191,6 +204,10 @@ class Reader:
             convention=candidate.convention,
             words=self.passage.text[max(0, first - 60) : last + 40],
         )
+
+
+def _key(found: Found) -> tuple[object, ...]:
+    return found.quantity, tuple(sorted(found.context.scope.items()))
 
 
 def _longest_names(outcomes: list[Outcome]) -> list[Outcome]:

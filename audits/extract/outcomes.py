@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Unclear:
-    """A number that may state several quantities."""
+    """A number that may state several quantities, or one quantity of something that its sentence does not name."""
 
     quantities: tuple[str, ...]
     start: int

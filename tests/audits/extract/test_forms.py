@@ -91,6 +91,12 @@ def test_the_alias_with_the_most_words_wins_and_equals_are_ambiguous() -> None:
     assert extraction.ambiguous[0].candidates == ("data.store_tokens", "progress.tokens", "training.tokens")
 
 
+def test_two_rates_that_the_scope_does_not_tell_apart_are_ambiguous() -> None:
+    extraction = read("8K context trains at 297.0k tokens/s, and 16K at 292.5k tokens/s.")
+    assert not extraction.claims
+    assert [one.candidates for one in extraction.ambiguous] == [("throughput.tokens_per_second",)] * 2
+
+
 def test_what_speaks_of_something_else_has_another_scope() -> None:
     run = Subject(rungs=("s1", "s2"), target="s2", names=frozenset({"9B-A1B"}))
     scopes = {

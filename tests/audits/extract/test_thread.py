@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from audits.check import Audit, audit_record
 from audits.claims import Claim, read_ledger
 from audits.extract.extraction import Extraction, extract, ledger
 from audits.extract.registry import read_registry
 from audits.extract.scopes import Subject
 from benchmarks.extraction import documents, once, same
+from repro.record.artifacts import RunFacts
+from repro.record.facts import Record
 
 HERE = Path(__file__).parent
 TERN = Subject(rungs=("s512", "s1024", "s2048", "s4096"), target="s4096", names=frozenset({"38B-A3B"}))
@@ -39,6 +43,28 @@ def test_precision_is_95_percent_or_more(found: tuple[Claim, ...]) -> None:
     precision = 1 - len(wrong) / len(found)
     print(f"precision {precision:.4f} of {len(found)}")
     assert precision >= 0.95, wrong
+
+
+def audited(thread: str) -> Audit:
+    """The thread held against itself, and nothing else."""
+    content = json.dumps(ledger(extract(documents(thread), read_registry(), TERN), read_registry()))
+    run = RunFacts(name="tern", title="Tern", snapshot=date(2026, 6, 1))
+    return audit_record(Record(folder=Path("nowhere"), lock={}, run=run), read_ledger(content.encode()))
+
+
+def test_the_auditor_finds_no_contradiction_in_a_consistent_thread() -> None:
+    audit = audited((HERE / "thread.md").read_text())
+    assert not [finding.title for finding in audit.findings]
+    assert audit.relations_checked >= 8
+
+
+def test_the_auditor_finds_what_two_posts_say_differently() -> None:
+    thread = (HERE / "thread.md").read_text().replace("stays 4096 and", "stays 8192 and").replace("0.00095", "0.0011")
+    assert {finding.quantity.name for finding in audited(thread).findings} == {
+        "shape.sequence_length",
+        "optimizer.adam_learning_rate",
+        "training.tokens_per_step",  # it follows from the length
+    }
 
 
 def test_recall_is_85_percent_or_more(found: tuple[Claim, ...]) -> None:
