@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from datetime import date
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,13 @@ def read_profile(folder: Path) -> Contents:
     """The folder's own record.toml, or the built-in one without its tables. Raises RecordError."""
     if (folder / NAME).is_file():
         return read_contents(read_bounded(folder / NAME))
-    return replace(read_contents(read_bounded(built_in_folder() / NAME)), files=())
+    return replace(_built_in(), files=())
+
+
+@cache
+def _built_in() -> Contents:
+    """What the built-in record.toml says; it does not change while the program runs."""
+    return read_contents(read_bounded(built_in_folder() / NAME))
 
 
 def with_commit(contents: Contents, commit: str) -> Contents:
@@ -127,7 +134,7 @@ def own_steps(contents: Contents, folder: Path) -> dict[str, Steps]:
     rows: tuple[LineageRow, ...] = ()
     if (folder / LINEAGE).is_file() and not _is_derived(folder, LINEAGE):
         rows = read_rows(LineageRow, read_bounded(folder / LINEAGE), LINEAGE)
-    elif contents.run.name == read_contents(read_bounded(built_in_folder() / NAME)).run.name:
+    elif contents.run.name == _built_in().run.name:
         rows = read_rows(LineageRow, read_bounded(built_in_folder() / LINEAGE), LINEAGE)
     own: dict[str, Steps] = {row.run_id: (row.start_step, row.end_step_exclusive) for row in rows}
     ids = {item.id: item.address.rpartition("/")[2] for item in contents.artifacts if item.kind == "wandb-run"}
