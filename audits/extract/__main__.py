@@ -24,7 +24,7 @@ from repro.record import artifacts
 from repro.record.artifact_lock import read_artifacts, read_bytes
 from repro.record.facts import load_record
 
-LISTINGS = ("github-tree", "hub-tree")  # say which files there are, not what they say
+LISTINGS = ("github-tree", "hub-tree", "wandb-report")  # say what there is, not what it says
 
 
 def record_documents(folder: Path) -> Iterator[Document]:

@@ -28,6 +28,7 @@ from audits.extract.settings import Leaf, read_constants, read_leaves
 from audits.quantities import QUANTITIES
 
 MOST = 8000  # numbers of one document
+MAX_TOTAL = 8 * 2**20  # characters of all documents together
 UNCOUNTED = ("", "ratio", "nats/token", "bits/byte", "fraction", "×")  # a plain integer of such a unit may be rounded
 
 
@@ -91,8 +92,13 @@ class Extraction:
 def extract(documents: Sequence[Document], registry: Registry, subject: Subject | None = None) -> Extraction:
     """Read documents. Nothing that a text holds makes it fail: what cannot be read is told."""
     gathered = _Gathered(registry, subject or Subject())
+    left = MAX_TOTAL
     for document in documents:
-        if document.form == "leaves":
+        left -= len(document.text)
+        if left < 0:
+            said = f"not read: it lies beyond the {MAX_TOTAL:,} characters that are read in all"
+            gathered.oddities.append((document.id, Oddity(kind="too long", text=said, end=len(document.text))))
+        elif document.form == "leaves":
             gathered.leaves(document, list(read_leaves(document.leaves, registry)))
         elif document.form == "python":
             leaves, why = read_constants(document.text, registry)

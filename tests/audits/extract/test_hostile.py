@@ -19,7 +19,7 @@ from repro.errors import RecordError
 
 REGISTRY = read_registry()
 SUBJECT = Subject(rungs=("d1", "d2"), target="d2", names=frozenset({"9B-A1B"}))
-SECONDS = 5
+SECONDS = 5  # of the processor, so that others on the machine do not count
 FULL = 256 * 1024
 
 
@@ -67,10 +67,10 @@ BOMBS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_text_of_256_kib_takes_under_five_seconds(name: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     extraction = read(BOMBS[name]()[:FULL])
     as_claims(extraction)
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
 
 
 def test_too_many_bars_are_not_read_and_say_so() -> None:
@@ -78,19 +78,30 @@ def test_too_many_bars_are_not_read_and_say_so() -> None:
 
 
 def test_a_comment_over_256_kib_is_not_read_and_says_so() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     extraction = read("48 layers " * 500_000)
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
     assert not extraction.claims
     assert [odd.kind for _, odd in extraction.oddities] == ["too long"]
 
 
+def test_documents_beyond_eight_mebibytes_are_not_read_and_say_so() -> None:
+    texts = ["x" * 2**20] * 8 + ["48 layers"]
+    documents = [
+        Document(id=str(number), kind="blog", citation="a", date=Date(text="once"), form="lines", text=text)
+        for number, text in enumerate(texts)
+    ]
+    extraction = extract(documents, REGISTRY)
+    assert not extraction.claims
+    assert extraction.oddities[-1][0] == "8"
+
+
 def test_a_page_of_five_megabytes_is_not_read_and_a_deep_one_is_no_trouble() -> None:
     assert [odd.kind for _, odd in read("<p>48 layers" * 500_000, "html").oddities] == ["too long"]
-    start = time.perf_counter()
+    start = time.process_time()
     as_claims(read("<div>" * 100_000 + "<p>48 layers", "html"))
     as_claims(read("<table><tr><td>" * 20_000 + "48 layers", "html"))
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
 
 
 @pytest.mark.parametrize("text", ["1-" * 9000, "48 layers " * 5000, "| a | b |\n|-|-|\n" + "| 1 | 2 |\n" * 5000])
