@@ -14,6 +14,7 @@ from pathlib import Path
 
 from repro.files import write_atomically
 from repro.record.services.answers import Response, refusal
+from repro.record.services.errors import without_secrets
 from repro.record.services.http import Client
 
 
@@ -56,7 +57,9 @@ def _write(path: Path, url: str, response: Response) -> None:
         },
         "sha256": hashlib.sha256(response.body).hexdigest(),
     }
-    write_atomically(path, json.dumps(head).encode() + b"\n" + response.body)
+    said = json.dumps(head)
+    if without_secrets(said) == said:  # a service may repeat a token that it was sent
+        write_atomically(path, said.encode() + b"\n" + response.body)
 
 
 def _read(path: Path, url: str) -> Response | None:
