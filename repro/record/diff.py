@@ -225,11 +225,14 @@ def _fact(
 
 
 def _source(record: Record, table: str, row: Mapping[str, Any] | None) -> str:
-    """Where a row says it is from, else where its file does, else the record itself."""
+    """Where a row says it is from, else where its file does, else the record itself; nothing for a row that is not
+    there."""
+    if row == {}:
+        return ""
     if row and isinstance(row.get("source"), str):
         return str(row["source"])
     listed = {file.name: "; ".join(file.sources) for file in record.files}
-    return listed.get(table, str(record.folder / table) if row != {} else "")
+    return listed.get(table, str(record.folder / table))
 
 
 def _rows(record: Record, table: str) -> dict[str, dict[str, Any]]:
