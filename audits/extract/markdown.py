@@ -32,6 +32,7 @@ def read_markdown(text: str) -> Reading:
         if text.count(mark) > MAX_MARKS:
             said = f"{text.count(mark):,} times {mark}, more than the {MAX_MARKS:,} that are read of one text"
             return Reading(oddities=[Oddity(kind="too long", text=said, end=len(text))])
+    text = text.replace("\r\n", " \n").replace("\r", "\n")  # as the parser counts lines, and of the same length
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     return _Walk(text).read(parser.parse(text))
 

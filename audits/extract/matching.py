@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from audits.extract.numbers import Number
+from audits.extract.numbers import Number, exact_value
 from audits.extract.outcomes import NO_QUANTITY, Found, Outcome, Unclear, Unread, why_unread
 from audits.extract.passages import Passage
 from audits.extract.registry import Candidate, Registry
 from audits.extract.scopes import Sentence, Subject, context_of
 from audits.extract.words import Pattern, Token, find_words, match_pattern, tokens_of
-from audits.intervals import read_number
 
 MAX_SENTENCE = 2000  # characters; a longer one is read in pieces
 NUMERALS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
@@ -168,7 +167,7 @@ class Reader:
         if (number.value.endswith("%") and unit != "fraction") or (number.high and unit == "steps"):
             return False
         for value in filter(None, (number.value, number.high)):
-            exact = read_number(value, "exact").low
+            exact = exact_value(value)
             if (entry.least is not None and exact < entry.least) or (entry.most is not None and exact > entry.most):
                 return False
         return True

@@ -216,9 +216,14 @@ def _tail(tail: str) -> tuple[str, str, Kind]:
 
 
 @lru_cache(maxsize=4096)
+def exact_value(value: str) -> float:
+    """A number as a float, to be held against what is plausible. ValueError where `intervals` cannot read it."""
+    return float(read_number(value, "exact").low)
+
+
 def _is_readable(value: str) -> bool:
     try:
-        read_number(value, "exact")
+        exact_value(value)
     except ValueError:
         return False
     return True
@@ -279,11 +284,7 @@ def _range(low: Number, high: Number) -> Number | None:
     if {low.kind, high.kind} != {"value"}:
         return None
     first = _with_suffix(low.value, high.value)
-    if (
-        "e" in first
-        or not _is_readable(first)
-        or read_number(first, "exact").low > read_number(high.value, "exact").low
-    ):
+    if "e" in first or not _is_readable(first) or exact_value(first) > exact_value(high.value):
         return None
     return replace(low, end=high.end, value=first, high=high.value, unit=high.unit, rounded=True)
 

@@ -44,6 +44,13 @@ def test_a_number_keeps_its_span_whatever_markup_is_inside() -> None:
     assert [one.span.line for one in found] == [5, 6]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_span_counts_every_kind_of_line_end(end: str) -> None:
+    text = f"Intro.{end}{end}It has{end}36 layers."
+    span = read(text).claims[0].span
+    assert (text[span.start : span.end], span.quote) == ("36", "It has 36 layers.")
+
+
 def test_cells_keep_their_place_in_the_row() -> None:
     text = "| | |\n|---|---|\n| hidden_dim | 48 |\n| num_layers | **48** · num_heads 48 |\n"
     spans = {one.quantity: one.span for one in read(text).claims}
