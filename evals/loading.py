@@ -47,6 +47,7 @@ class LoadedRun:
     params: dict[str, jax.Array]  # float32 masters by flat name, the router bias as saved
     pending_router_bias: jax.Array  # [layers, E] float32, of the next forward pass
     tokenizer: Tokenizer
+    tokenizer_file: Path | None  # None: bytes
     tokenizer_digest: str  # `tokenizer_digest` of its identity
     steps_completed: int
 
@@ -83,6 +84,7 @@ def load_run(
         params=params,
         pending_router_bias=bias_of(betas),
         tokenizer=found,
+        tokenizer_file=None if tokenizer is None or tokenizer == BYTES else Path(tokenizer),
         tokenizer_digest=tokenizer_digest(found.identity),
         steps_completed=chosen,
     )

@@ -102,21 +102,26 @@ def cut_metrics(folder: Path, steps_completed: int) -> None:
     write_atomically(folder / METRICS, "".join(json.dumps(row) + "\n" for row in kept))
 
 
+def evaluation_path(folder: Path, suite: str, steps_completed: int) -> Path:
+    """Where that evaluation lies, or would."""
+    return folder / EVALS / f"{suite}-{steps_completed:08d}.json"
+
+
 def write_evaluation(folder: Path, suite: str, steps_completed: int, result: Mapping[str, Any]) -> Path:
     """Write one evaluation as evals/SUITE-STEP.json and return its path."""
-    path = _evaluation_path(folder, suite, steps_completed)
+    path = evaluation_path(folder, suite, steps_completed)
     write_atomically(path, canonical_json(dict(result)))
     return path
 
 
 def has_evaluation(folder: Path, suite: str, steps_completed: int) -> bool:
     """Whether that evaluation is there."""
-    return _evaluation_path(folder, suite, steps_completed).is_file()
+    return evaluation_path(folder, suite, steps_completed).is_file()
 
 
 def cut_evaluations(folder: Path, suite: str, steps_completed: int) -> None:
     """Remove a suite's evaluations after `steps_completed` updates, of which a restored checkpoint knows nothing."""
-    last = _evaluation_path(folder, suite, steps_completed)
+    last = evaluation_path(folder, suite, steps_completed)
     with output_errors(folder / EVALS):
         for path in (folder / EVALS).glob(f"{suite}-*.json"):
             if path.name > last.name:
@@ -147,10 +152,6 @@ def hold_run(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)  # gives the lock back
-
-
-def _evaluation_path(folder: Path, suite: str, steps_completed: int) -> Path:
-    return folder / EVALS / f"{suite}-{steps_completed:08d}.json"
 
 
 def _holder(handle: int) -> str:
