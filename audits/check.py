@@ -10,13 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 
+from audits.checks import CHECKS, observations
+from audits.checks.observation import Observation, View
 from audits.claims import Claim, Explanation, Ledger, Scope, freeze_scope
 from audits.computed import computed, not_computed, presupposed
+from audits.coverage import Coverage, coverage
 from audits.derive import Pool, Statement, derive, missing_inputs, preference, read_back
-from audits.findings import Finding, Unverifiable, Value
+from audits.findings import GRANTED, Finding, Unverifiable, Value
 from audits.intervals import Interval, cut_off, intersection, shown
 from audits.quantities import Quantity
-from audits.relations import RELATIONS, Derived, Relation
+from audits.relations import ARITHMETIC, RELATIONS, Derived, Relation
 from audits.tables import table_claims
 from repro.record.facts import Record
 
@@ -31,6 +34,8 @@ class Audit:
     unverifiable: tuple[Unverifiable, ...]
     relations_checked: int
     scopes_checked: int
+    checks: int
+    coverage: Coverage
 
 
 def audit_record(record: Record, ledger: Ledger) -> Audit:
@@ -48,6 +53,8 @@ def audit_record(record: Record, ledger: Ledger) -> Audit:
         for name, scope in _groups(pool)
         if (found := _examine(ledger.quantities[name], scope, pool, ledger.explanations, relations)) is not None
     ]
+    seen = observations(View(record, ledger, pool))
+    findings += [_observed(one, ledger) for one in seen]
     return Audit(
         record=record,
         ledger=ledger,
@@ -59,7 +66,46 @@ def audit_record(record: Record, ledger: Ledger) -> Audit:
         ),
         relations_checked=len(evaluated) + len({one.relation for one in from_tables}),
         scopes_checked=sum(map(len, evaluated.values())) + len({(one.relation, one.scope) for one in from_tables}),
+        checks=len(CHECKS),
+        coverage=coverage(ledger, pool, seen),
     )
+
+
+def _observed(one: Observation, ledger: Ledger) -> Finding:
+    """A check's observation as a finding: what was found, with the claims it rests on, against what was expected."""
+    ids = tuple(claim.id for claim in one.claims)
+    found, expected = (
+        Derived(
+            quantity=one.quantity,
+            scope=one.scope,
+            value=printed,
+            printed=printed,
+            relation=relation,
+            source=ARITHMETIC,
+            arithmetic=arithmetic,
+            inputs=inputs,
+            roots=inputs,
+            rank=0,
+        )
+        for printed, relation, arithmetic, inputs in (
+            (one.found, one.rule, one.arithmetic, (*ids, *one.tables)),
+            (one.expected, GRANTED, f"{GRANTED}: {one.rule}", ()),
+        )
+    )
+    return Finding(
+        quantity=ledger.quantities[one.quantity],
+        scope=one.scope,
+        values=(Value(statements=(found, *one.claims), reference=True), Value(statements=(expected,))),
+        explanation=_explanation(one.quantity, one.scope, ledger.explanations, one.kind),
+        observation=one,
+    )
+
+
+def _explanation(
+    quantity: str, scope: Scope, explanations: Sequence[Explanation], kind: str = "contradiction"
+) -> Explanation | None:
+    wanted = (quantity, scope, kind)
+    return next((one for one in explanations if (one.quantity, freeze_scope(one.scope), one.kind) == wanted), None)
 
 
 def _groups(pool: Pool) -> list[tuple[str, Scope]]:
@@ -86,7 +132,7 @@ def _examine(
         for number, cluster in enumerate(clusters):
             value = Value(statements=tuple(cluster), reference=number == 0)
             if number > 0:
-                value = replace(value, why=_cut_off(value, clusters[0][0]) or _follows(value, alternatives))
+                value = _reduced(value, clusters[0][0], alternatives)
             elif not default:
                 value = _other_convention(value, convention, by_convention, quantity)
             ranked.append((len(clusters) == 1, value))
@@ -95,9 +141,7 @@ def _examine(
     seeming = [value for value in values if not value.reference or value.why]
     if not any(value.published for value in (*seeming, values[0])) or not seeming:
         return None
-    explanation = next(
-        (one for one in explanations if one.quantity == quantity.name and freeze_scope(one.scope) == scope), None
-    )
+    explanation = _explanation(quantity.name, scope, explanations)
     implied = (
         *(line for relation in relations for line in _implied(relation, values, quantity, pool)),
         *(line for value in values if not value.reference for line in _elsewhere(value, alternatives)),
@@ -150,12 +194,15 @@ def _cut_off(value: Value, reference: Statement) -> str:
     return f"{value.best.printed} is {reference.printed} cut off after the last printed digit, not rounded."
 
 
-def _follows(value: Value, alternatives: Iterable[Derived]) -> str:
-    """Why an odd value is no contradiction of its own: it follows from an input that another finding is about."""
+def _reduced(value: Value, reference: Statement, alternatives: Iterable[Derived]) -> Value:
+    """The odd value, marked where it is no contradiction of its own: digits cut off, or what follows from another."""
+    if why := _cut_off(value, reference):
+        return replace(value, why=why)
     for other in alternatives:
         if other.from_claims and all(_agree(one, other) for one in value.statements):
-            return f"{value.best.printed} follows from {other.alternative}: {other.arithmetic}."
-    return ""
+            why = f"{value.best.printed} follows from {other.alternative}: {other.arithmetic}."
+            return replace(value, why=why, follows=other.alternative)
+    return value
 
 
 def _elsewhere(value: Value, alternatives: Iterable[Derived]) -> list[str]:

@@ -58,6 +58,14 @@ def _known_kind(kind: str) -> str:
     return kind
 
 
+# definition      the same words stand for two things
+# drift           it was so, and changed; or it was planned, and came otherwise
+# access          an outsider cannot have it
+# missing         nobody says
+# behaviour       the configuration says one thing, what runs does another
+# comparability   two figures that are set side by side differ in more than they say
+# provenance      it cannot be traced to where it is said to be from
+Kind = Literal["definition", "drift", "access", "missing", "behaviour", "comparability", "provenance"]
 SourceKind = Annotated[str, AfterValidator(_known_kind)]
 Scope = tuple[tuple[str, str], ...]
 T = TypeVar("T")
@@ -107,10 +115,14 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)
 class Explanation:
-    """Where the record itself accounts for a contradiction of this quantity and scope: wholly, in part, or by time."""
+    """Where the record itself accounts for a finding about this quantity and scope: wholly, in part, or by time.
+
+    `kind` is that of the finding: contradiction, or what a check calls its own.
+    """
 
     quantity: str
     scope: Mapping[str, str] = field(default_factory=dict)
+    kind: Literal["contradiction"] | Kind = "contradiction"
     degree: Literal["full", "partial", "drift"]
     text: str
     source: str  # id of a source
@@ -180,7 +192,10 @@ def read_ledger(data: bytes) -> Ledger:
         for number, entry in enumerate(sections.explanations, start=1)
     )
     refuse_repeated(
-        explanations, lambda one: (one.quantity, freeze_scope(one.scope)), f"{NAME}, explanation", "quantity and scope"
+        explanations,
+        lambda one: (one.quantity, freeze_scope(one.scope), one.kind),
+        f"{NAME}, explanation",
+        "quantity, scope and kind",
     )
     for number, explanation in enumerate(explanations, start=1):
         where = f"{NAME}, explanation number {number}"

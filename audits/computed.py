@@ -138,23 +138,26 @@ def _shapes(record: Record) -> Iterator[tuple[Scope, ModelConfig, tuple[str, ...
             yield scope, rung, (f"ladder_rungs.csv:{row.rung}", f"{RUN_CONFIGURATION}:model")
 
 
+def compute_by_rung(record: Record, lm_head: bool = False) -> dict[str, int]:
+    """Training FLOPs of each rung whose shape is known, at its planned length."""
+    shapes = {scope: config for scope, config, _ in _shapes(record)}
+    return {
+        row.rung: row.steps * row.batch_size * row.seq_len * flops.training_flops_per_token(shape, lm_head=lm_head)
+        for row in record.ladder_rungs
+        if (shape := shapes.get(scope_of(row.rung, record))) is not None
+    }
+
+
 def _compute_share(record: Record) -> Iterator[Derived]:
     """FLOPs of the fitted rungs over the target's, all at their planned length."""
     forecast = record.forecast
     if forecast is None:
         return
-    shapes = {scope: config for scope, config, _ in _shapes(record)}
-    rows = {row.rung: row for row in record.ladder_rungs}
-    if not {*forecast.fitted_on, forecast.target} <= rows.keys() or () not in shapes:
+    if not {*forecast.fitted_on, forecast.target} <= compute_by_rung(record).keys():
         return
     for convention in (WITH_HEAD, WITHOUT_HEAD):
-
-        def spent(rung: str, lm_head: bool = convention == WITH_HEAD) -> int:
-            row = rows[rung]
-            per_token = flops.training_flops_per_token(shapes[scope_of(rung, record)], lm_head=lm_head)
-            return row.steps * row.batch_size * row.seq_len * per_token
-
-        ladder, target = sum(map(spent, forecast.fitted_on)), spent(forecast.target)
+        spent = compute_by_rung(record, lm_head=convention == WITH_HEAD)
+        ladder, target = sum(spent[rung] for rung in forecast.fitted_on), spent[forecast.target]
         value = exact(Fraction(ladder, target))
         yield _derived(
             "ladder.compute_share",
@@ -400,6 +403,7 @@ def _derived(
         source=source or ARITHMETIC,
         arithmetic=f"{relation}: {arithmetic}",
         inputs=inputs,
+        roots=inputs,
         rank=rank,
         alternative=alternative,
         from_claims=False,

@@ -143,6 +143,7 @@ def _add_up(total: Sum, pool: Pool) -> list[Derived]:
                     source=ARITHMETIC,
                     arithmetic=f"{total.name}: {terms if total.whole else f'1 − ({terms})'} → {shown(value)}",
                     inputs=tuple(one.id for one in others),
+                    roots=tuple(one.id for one in others),
                     rank=max(one.source.rank for one in others),
                 )
             )
@@ -217,6 +218,7 @@ def _derived(relation: Relation, scope: Scope, inputs: list[Statement | Interval
         source=relation.source,
         arithmetic=f"{relation.name}: {', '.join(shown(one) for one in values)} → {shown(value)}",
         inputs=tuple(_named(one) for one in statements),
+        roots=tuple(dict.fromkeys(root for one in statements for root in _roots(one))),
         rank=max((one.source.rank if isinstance(one, Claim) else one.rank for one in statements), default=0),
         only_checks=relation.only_checks,
         alternative=alternative,
@@ -228,6 +230,10 @@ def _number(relation: Relation, name: str, one: Statement | Interval) -> Interva
         return one
     assert isinstance(one.value, Interval)
     return exact(one.value.middle) if name in relation.as_printed else one.value
+
+
+def _roots(one: Statement) -> tuple[str, ...]:
+    return (one.id,) if isinstance(one, Claim) else one.roots
 
 
 def _named(one: Statement | Interval) -> str:

@@ -4,9 +4,11 @@
     warning    any other contradiction that the record explains in part or not at all
     explained  a contradiction that the record itself accounts for
     note       no contradiction of its own: another convention of counting, digits cut off, a state that changed with
-               time, or what follows from another finding
+               time, what follows from another finding, what an outsider cannot have
 
-A number whose digits had to be reconstructed can hide a finding, but never makes an error.
+What a check observes (`audits.checks`) is a note where it is a matter of definition, time or access, or of nothing that
+anyone would conclude from; else a warning; explained where the record accounts for it. A number whose digits had to be
+reconstructed can hide a finding, but never makes an error.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from audits.checks.observation import Observation
 from audits.claims import RANKS, Claim, Explanation, Scope
 from audits.derive import Statement
 from audits.intervals import Interval, relative_difference
@@ -28,6 +31,11 @@ EXPLAINED = {
 }
 FIT = "forecast"  # id of the source that `computed.presupposed` gives to what a fit takes for granted
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "explained", "note")  # the gravest first
+Verdict = Literal["inconsistent", "explained", "ambiguous", "inconclusive", "unverifiable"]
+VERDICTS: tuple[Verdict, ...] = ("inconsistent", "explained", "ambiguous", "inconclusive", "unverifiable")
+GRANTED = "taken for granted"  # the relation of what a check expects
+MILD = ("definition", "drift", "access")  # kinds of observation that contradict nothing
+TOLD = 3  # effect of a quantity that only tells how the run was run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +45,7 @@ class Value:
     statements: tuple[Statement, ...]  # the best first
     reference: bool = False
     why: str = ""  # for a value that is no contradiction of its own: what it follows from, or how it counts
+    follows: str = ""  # id of the claim that it follows from
 
     @property
     def best(self) -> Statement:
@@ -63,12 +72,19 @@ class Finding:
     values: tuple[Value, ...]
     explanation: Explanation | None = None
     implied: tuple[str, ...] = ()  # what each value would mean for another quantity
+    observation: Observation | None = None  # where a check found it; then `found` is the reference, `expected` odd
 
     @property
     def id(self) -> str:
-        """Stays the same from audit to audit: the quantity, and the scope where it is not the run itself."""
+        """Stays the same from audit to audit: the quantity, the scope if it is not the run itself, a check's kind."""
         scope = ",".join(f"{key}={value}" for key, value in self.scope)
-        return f"{self.quantity.name}@{scope}" if scope else self.quantity.name
+        kind = f"#{self.observation.kind}" if self.observation else ""
+        return self.quantity.name + (f"@{scope}" if scope else "") + kind
+
+    @property
+    def kind(self) -> str:
+        """What sort of finding it is: contradiction, or the kind of a check's observation."""
+        return self.observation.kind if self.observation else "contradiction"
 
     @property
     def odd(self) -> tuple[Value, ...]:
@@ -79,6 +95,11 @@ class Finding:
     @property
     def severity(self) -> Severity:
         """By the rules on top of this file."""
+        if self.observation is not None:
+            if self.explanation is not None and self.explanation.degree == "full":
+                return "explained"
+            mild = self.kind in MILD or (self.kind == "missing" and self.quantity.effect == TOLD)
+            return "note" if mild or (self.explanation and self.explanation.degree == "drift") else "warning"
         if all(value.why for value in self.odd) or (self.explanation and self.explanation.degree == "drift"):
             return "note"
         if self.explanation is not None:
@@ -87,8 +108,33 @@ class Finding:
         return "error" if self.quantity.effect == HEADLINE and firm else "warning"
 
     @property
+    def verdict(self) -> Verdict:
+        """One neutral word: what an auditor may say of it."""
+        if self.severity == "explained" or self.kind == "drift":
+            return "explained" if self.explanation or self.severity == "explained" else "inconclusive"
+        if self.kind == "access":
+            return "unverifiable"
+        if self.kind in ("missing", "comparability"):
+            return "inconclusive"
+        if self.kind == "definition":
+            return "ambiguous"
+        if self.severity == "note":
+            return "explained" if self.explanation or any(value.follows for value in self.odd) else "ambiguous"
+        reconstructed = self.values[0].reconstructed or all(value.reconstructed for value in self.odd)
+        return "inconclusive" if reconstructed and not self.observation else "inconsistent"
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """Ids of all that could be wrong: the odd claims first, then the rest, then what was derived from."""
+        published = [claim.id for value in (*self.odd, *self.values) for claim in value.published]
+        return tuple(dict.fromkeys((*published, *(root for one in self.derived for root in one.roots))))
+
+    @property
     def title(self) -> str:
         """The quantity, and the two sides as printed."""
+        if self.observation is not None:
+            about = f"{self.quantity.label}{_of(self.scope)}"
+            return f"{about}: {self.observation.found}; expected {self.observation.expected}"
         sides = " and ".join(self._quoted(value.best) for value in self.odd)
         return f"{self.quantity.label}{_of(self.scope)}: {sides} against {self._quoted(self.values[0].best)}"
 
@@ -125,6 +171,8 @@ class Finding:
     @property
     def advice(self) -> str:
         """What to check next."""
+        if self.observation is not None:
+            return f"What would settle it: {self.observation.settles}"
         reference = self.values[0].best
         if self.severity == "note":
             return "Say which is meant, or which is superseded, wherever it is repeated."

@@ -63,6 +63,7 @@ class Derived:
     source: str  # of the relation
     arithmetic: str  # spelled out, with the inputs' values
     inputs: tuple[str, ...]  # ids of claims, or what the record's tables were read for
+    roots: tuple[str, ...] = ()  # ids of the claims that it rests on in the end, through derived inputs too
     rank: int  # of the worst input; see claims.RANKS
     only_checks: bool = False
     alternative: str = ""  # what it was tried with instead of the best input; empty where all inputs are the best
