@@ -17,8 +17,8 @@ from audits.relations import Derived
 Json = dict[str, Any]
 
 
-def document(audit: Audit) -> Json:
-    """The contract's audit object, and under `claims` every claim with its interval and source."""
+def document(audit: Audit, rerun: Json | None = None) -> Json:
+    """The contract's audit object; under `claims` every claim with its interval and source, `rerun` as it was made."""
     record = audit.record
     return {
         "run": record.run.title,
@@ -39,6 +39,7 @@ def document(audit: Audit) -> Json:
         "unverifiable": [
             {"subject": one.subject, "quantity": one.quantity, "reason": one.reason} for one in audit.unverifiable
         ],
+        "rerun": rerun,
         "claims": [_claim(claim, audit) for claim in audit.ledger.claims],
     }
 

@@ -21,12 +21,16 @@ class Figure(NamedTuple):
     caption: str
 
 
-def as_html(document: Json, figures: tuple[Figure, ...] = (), no_figures: str = "") -> str:
+def as_html(
+    document: Json, figures: tuple[Figure, ...] = (), no_figures: str = "", rerun_figures: tuple[Figure, ...] = ()
+) -> str:
     """One page without scripts and without anything to load; `no_figures` says why there are none."""
-    drawn = [{"svg": Markup(figure.svg), "caption": figure.caption} for figure in figures]  # our own drawing
-    return (
-        _environment().get_template("report.html.jinja").render(report=document, figures=drawn, no_figures=no_figures)
+    drawn, rerun_drawn = (
+        [{"svg": Markup(figure.svg), "caption": figure.caption} for figure in one]  # our own drawing
+        for one in (figures, rerun_figures)
     )
+    page = _environment().get_template("report.html.jinja")
+    return page.render(report=document, figures=drawn, no_figures=no_figures, rerun_figures=rerun_drawn)
 
 
 def as_markdown(document: Json) -> str:
@@ -54,6 +58,10 @@ def _environment() -> Environment:
         "number": _number,
         "numbered": _numbered,
         "plain": _plain,
+        "loss": lambda value: "" if value is None else f"{value:.4f}",
+        "signed": lambda value: f"{value:+.4f}",
+        "share": lambda value: f"{value:.0%}",
+        "miniature": _miniature,
         "scope": _scope,
     }
     return environment
@@ -84,6 +92,30 @@ def _digits(value: float | int | None) -> str:
 def _plain(text: Any) -> str:
     """Text of a record inside Markdown: one line, in which nothing is markup."""
     return "".join(f"\\{letter}" if letter in MARKDOWN_SPECIAL else letter for letter in " ".join(str(text).split()))
+
+
+def _miniature(forecast: Json) -> str:
+    """In words, what the law through the smaller rungs said of the largest, and what came of it."""
+    low, high = forecast["bootstrap_95"]
+    text = (
+        f"The law through the smaller rungs (asymptote {forecast['asymptote']:.4f}, exponent {forecast['alpha']:.4f}) "
+        f"forecasts {forecast['prediction']:.4f} nats a token at the end of the largest, 95% by bootstrap {low:.4f} to "
+        f"{high:.4f}."
+    )
+    if forecast["target"] and forecast["target"][-1]["fraction"] == 1:
+        last = forecast["target"][-1]
+        hit = "inside that interval" if low <= last["measured"] <= high else "outside of that interval"
+        text += f" Measured: {last['measured']:.4f}, {last['residual']:+.4f} from the forecast, {hit}."
+    if forecast["published_alpha"] is not None:
+        text += f" The published law's exponent is {forecast['published_alpha']:.4f}."
+    if forecast["entropy"]:
+        truth = forecast["entropy"]
+        least, most = truth["free_asymptote_interval_95"]
+        text += (
+            f" The data's entropy rate is {truth['rate']:.4f}; the same fit with a free asymptote finds "
+            f"{truth['free_asymptote']:.3f} ({least:.2f} to {most:.2f})."
+        )
+    return text
 
 
 def _scope(scope: Mapping[str, str]) -> str:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from audits.report.render import Figure
+    from repro.ladder.rerun import RerunStudy
     from repro.record.facts import Record
 
 DEFAULT_OUT = Path("audit")
@@ -23,6 +26,11 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the report. Default: audit; with --json none.", show_default=False)
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN_DIR ...", help="Add a chapter on one's own runs, of one scale.", show_default=False),
+    ] = None,
+    more_runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN_DIR", hidden=True)] = None,  # --runs A B C
     fail_on: Annotated[
         str, typer.Option("--fail-on", help="Exit with 1 on a finding this grave: error, warning, explained, note.")
     ] = NEVER,
@@ -35,17 +43,19 @@ def audit(
 
     Example: marin-repro audit --out audit --fail-on error
     """
-    from audits.report.document import document
+    from repro.errors import UsageError
     from repro.files import canonical_json, write_atomically
     from repro.record.facts import load_record
 
     worst = severities_at_or_above(fail_on)
     facts = load_record(record)
     refuse_inside(facts, out or DEFAULT_OUT)
-    report = document(audit_of(facts))
+    if more_runs and not runs:
+        raise UsageError(f"what is {more_runs[0]} for? Folders of runs go after --runs.")
+    report, texts = audit_and_rerun(facts, [*(runs or ()), *(more_runs or ())])
     folder = out or (None if json_output else DEFAULT_OUT)
     if folder is not None:
-        for name, text in report_texts(report, facts).items():
+        for name, text in texts().items():
             write_atomically(folder / name, text)
     if json_output:
         typer.echo(canonical_json(report), nl=False)
@@ -66,6 +76,20 @@ def audit_of(facts: Record) -> Any:
     return audit_record(facts, read_ledger(facts.claims))
 
 
+def audit_and_rerun(facts: Record, runs: Sequence[Path]) -> tuple[dict[str, Any], Callable[[], dict[str, str]]]:
+    """The report's document, with the chapter on the runs where there are any, and its forms, made when asked for."""
+    from audits.report.document import document
+
+    if not runs:
+        report = document(audit_of(facts))
+        return report, lambda: report_texts(report, facts)
+    from audits.rerun import chapter, study_rerun
+
+    study = study_rerun(runs, facts)
+    report = document(audit_of(facts), chapter(runs, study))
+    return report, lambda: report_texts(report, facts, study)
+
+
 def severities_at_or_above(name: str) -> tuple[str, ...]:
     """The severities that `--fail-on NAME` means; UsageError for an unknown one."""
     from audits.findings import SEVERITIES
@@ -78,13 +102,13 @@ def severities_at_or_above(name: str) -> tuple[str, ...]:
     return tuple(SEVERITIES[: SEVERITIES.index(name) + 1])
 
 
-def report_texts(report: dict[str, Any], facts: Record) -> dict[str, str]:
+def report_texts(report: dict[str, Any], facts: Record, rerun: RerunStudy | str = "") -> dict[str, str]:
     """The report's three forms by file name."""
     from audits.report.render import as_html, as_markdown
     from repro.files import canonical_json
 
     figures, missing = forecast_figures(facts)
-    texts = (as_html(report, figures, missing), as_markdown(report), canonical_json(report))
+    texts = (as_html(report, figures, missing, _rerun_figures(rerun)), as_markdown(report), canonical_json(report))
     return dict(zip(REPORTS, texts, strict=True))
 
 
@@ -100,6 +124,17 @@ def forecast_figures(facts: Record) -> tuple[tuple[Figure, ...], str]:
         return tuple(Figure(svg, caption) for _, svg, caption in draw(facts)), ""
     except MarinReproError as error:
         return (), str(error)
+
+
+def _rerun_figures(rerun: RerunStudy | str) -> tuple[Figure, ...]:
+    """The picture of the runs; none where they could not be fitted."""
+    from audits.report.render import Figure
+
+    if isinstance(rerun, str):
+        return ()
+    from repro.ladder import figures
+
+    return (Figure(figures.draw_rerun(rerun), figures.describe_rerun(rerun)),)
 
 
 def refuse_inside(facts: Record, folder: Path) -> None:

@@ -1,27 +1,52 @@
 """`marin-repro reproduce`: every stage that exists, in order, into one folder with an index.
 
+    plan → fit → audit                         without a scale
+    plan → train → fit → refit → audit         with one: the rungs are trained at it, and the law is fitted on them too
+
 A stage whose inputs are what they were, and whose files are as it left them, is not run again. `stages.json` keeps
-what each was made from and what it wrote; it is written last, so a broken-off stage counts as not done.
+what each was made from and what it wrote; it is written last, so a broken-off stage counts as not done. A rung whose
+training was broken off goes on where it was.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from repro.ladder.recipe import Recipe
     from repro.record.facts import Record
 
 STAGES = "stages.json"
-Written = dict[str, str]  # file name relative to the folder: its text
+Written = dict[str, str | None]  # file name relative to the folder: its text, or None where it is there already
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be reproduced."""
+
+    facts: Record
+    recipes: tuple[Recipe, ...]  # of the rungs to train, smallest first; none without a scale
+    out: Path
+    quiet: bool
+
+    @property
+    def runs(self) -> tuple[Path, ...]:
+        """Folders of the runs, in the same order."""
+        return tuple(self.out / "runs" / recipe.rung for recipe in self.recipes)
 
 
 def reproduce(
     record: Annotated[
         Path | None, typer.Option(help="Folder of the record. Default: the built-in one.", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(help="Train all five rungs too: smoke, mini, full, or a TOML file.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for everything that is made.")] = Path("reproduction"),
     force: Annotated[bool, typer.Option("--force", help="Run every stage, whatever is there.")] = False,
@@ -30,7 +55,8 @@ def reproduce(
 ) -> None:
     """Go the whole way into one folder with an index.
 
-    The recipes, the forecast, and the audit of the record. A stage that is up to date is not run again.
+    The recipes, the forecast, and the audit of the record; with a scale, a rerun of the ladder. A stage that is up to
+    date is not run again.
 
     Example: marin-repro reproduce --out reproduction
     """
@@ -44,17 +70,22 @@ def reproduce(
     refuse_inside(facts, out)
     with output_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    identity = _identity(facts)
+    job = Job(facts=facts, recipes=_recipes(scale), out=out, quiet=quiet)
     done = _stages_done(out)
     for name, make in MAKERS.items():
+        if name in RERUN and not job.recipes:
+            done.pop(name, None)
+            continue
+        identity = _identity(job, runs=name in AFTER_TRAINING)
         if not force and _is_current(out, done.get(name), identity):
             _say(quiet, f"{name}: unchanged, nothing to do")
             continue
         _say(quiet, f"{name}: {make.__doc__}")
-        written = make(facts)
+        written = make(job)
         for file, text in written.items():
-            write_atomically(out / file, text)
-        done[name] = {"made_from": identity, "files": {file: _digest(text.encode()) for file, text in written.items()}}
+            if text is not None:
+                write_atomically(out / file, text)
+        done[name] = {"made_from": identity, "files": {file: _digest((out / file).read_bytes()) for file in written}}
         write_atomically(out / STAGES, canonical_json(done))
     report = json.loads((out / "audit" / "report.json").read_bytes())
     forecast = json.loads((out / "fit" / "fit.json").read_bytes()) if "fit" in done and done["fit"]["files"] else None
@@ -67,23 +98,70 @@ def reproduce(
             typer.echo(f"{label + ':':<11} {text}")
 
 
-def _plans(facts: Record) -> Written:
+def _recipes(scale: str | None) -> tuple[Recipe, ...]:
+    """Recipes of all rungs at a scale; none where none is asked for."""
+    from repro.ladder.recipe import resolve_recipe
+    from repro.ladder.rungs import RUNGS
+
+    return tuple(resolve_recipe(rung, scale) for rung in RUNGS) if scale else ()
+
+
+def _plans(job: Job) -> Written:
     """the recipe of every rung, by closed formulas"""
     from repro.files import canonical_json
     from repro.ladder.recipe import resolve_recipe
     from repro.ladder.rungs import RUNGS
 
-    rungs = RUNGS if facts.run.recipe == "marin" else ()
-    return {f"plan/{rung}.json": canonical_json(resolve_recipe(rung).as_json()) for rung in rungs}
+    rungs = RUNGS if job.facts.run.recipe == "marin" else ()
+    published = {f"plan/{rung}.json": canonical_json(resolve_recipe(rung).as_json()) for rung in rungs}
+    here = {f"plan/{one.rung}-rerun.json": canonical_json(one.as_json()) for one in job.recipes}
+    return {**published, **here}
 
 
-def _fit(facts: Record) -> Written:
+def _train(job: Job) -> Written:
+    """every rung at this scale, smallest first; Ctrl-C saves, and the same command goes on"""
+    from repro import runs
+    from repro.cli.train import train_rung
+    from repro.ladder.rerun import is_finished
+
+    for recipe, folder in zip(job.recipes, job.runs, strict=True):
+        if is_finished(folder, recipe):
+            _say(job.quiet, f"{recipe.rung}: finished before, {folder}")
+        else:
+            train_rung(recipe, job.facts, folder, resume=(folder / runs.MANIFEST).exists(), quiet=job.quiet)
+    files = (
+        path for folder in job.runs for path in (folder / runs.MANIFEST, folder / runs.METRICS, *_evaluations(folder))
+    )
+    return {str(path.relative_to(job.out)): None for path in files}
+
+
+def _evaluations(run: Path) -> list[Path]:
+    from repro import runs
+
+    return sorted((run / runs.EVALS).glob(f"{runs.HELD_OUT}-*.json"))
+
+
+def _refit(job: Job) -> Written:
+    """the same law through the rungs that were trained, and the largest one's forecast beside its losses"""
+    from audits.rerun import study_rerun
+    from repro.files import canonical_json
+    from repro.ladder import figures
+
+    study = study_rerun(job.runs, job.facts)
+    if isinstance(study, str):
+        typer.echo(f"refit: not possible: {study}", err=True)
+        return {}
+    return {"refit/fit.json": canonical_json(study.as_json()), "refit/rerun.svg": figures.draw_rerun(study)}
+
+
+def _fit(job: Job) -> Written:
     """the forecast as published, and with each choice made otherwise"""
     from repro.cli.study import draw
     from repro.errors import MarinReproError
     from repro.files import canonical_json
     from repro.ladder.sensitivity import study_record
 
+    facts = job.facts
     if facts.forecast is None or not facts.ladder_grid:
         return {}
     try:
@@ -95,12 +173,12 @@ def _fit(facts: Record) -> Written:
     return {**figures, "fit/fit.json": canonical_json(study.as_json())}
 
 
-def _audit(facts: Record) -> Written:
-    """every claim against the others and against what follows"""
-    from audits.report.document import document
-    from repro.cli.audit import audit_of, report_texts
+def _audit(job: Job) -> Written:
+    """every claim against the others and against what follows, and what was rerun"""
+    from repro.cli.audit import audit_and_rerun
 
-    return {f"audit/{name}": text for name, text in report_texts(document(audit_of(facts)), facts).items()}
+    _, texts = audit_and_rerun(job.facts, job.runs)
+    return {f"audit/{name}": text for name, text in texts().items()}
 
 
 def _summary(report: dict[str, Any], forecast: dict[str, Any] | None, out: Path) -> dict[str, str]:
@@ -124,15 +202,17 @@ def _index(report: dict[str, Any], summary: dict[str, str], done: dict[str, Any]
     return as_index(report, {label: text for label, text in summary.items() if label != "report"}, files)
 
 
-def _identity(facts: Record) -> str:
-    """SHA-256 over the program's version and every byte of the record."""
+def _identity(job: Job, *, runs: bool) -> str:
+    """SHA-256 over the program's version, every byte of the record, the recipes, and on request what was measured."""
     from repro import __version__
     from repro.files import path_inside, read_bounded
     from repro.record.lock import file_names
 
-    parts = [__version__]
-    for name in file_names(facts.folder):
-        parts.append(f"{name} {_digest(read_bounded(path_inside(facts.folder, name)))}")
+    parts = [__version__, *(repr(recipe) for recipe in job.recipes)]
+    for name in file_names(job.facts.folder):
+        parts.append(f"{name} {_digest(read_bounded(path_inside(job.facts.folder, name)))}")
+    if runs:
+        parts += [f"{path.name} {_digest(path.read_bytes())}" for run in job.runs for path in _evaluations(run)]
     return _digest("\n".join(parts).encode())
 
 
@@ -167,4 +247,8 @@ def _say(quiet: bool, line: str) -> None:
         typer.echo(line, err=True)
 
 
-MAKERS = {"plan": _plans, "fit": _fit, "audit": _audit}  # in the order of the data's way
+TRAIN = "train"
+RERUN = (TRAIN, "refit")  # only with a scale
+AFTER_TRAINING = ("refit", "audit")
+# In the order of the data's way.
+MAKERS = {"plan": _plans, TRAIN: _train, "fit": _fit, "refit": _refit, "audit": _audit}

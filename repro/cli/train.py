@@ -12,8 +12,13 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from repro.ladder.recipe import Recipe
+    from repro.ladder.train import Outcome
+    from repro.record.facts import Record
+
 PACKAGES = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}  # of the extra [train]
 RUNS = Path("runs")
+SYNTHETIC = "harrier-synthetic"
 
 
 def train(
@@ -25,7 +30,7 @@ def train(
     ] = "full",
     data: Annotated[
         str, typer.Option(metavar="SPEC", help="harrier-synthetic, or the folder of a token store.")
-    ] = "harrier-synthetic",
+    ] = SYNTHETIC,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. Default: runs/RUNG-SCALE.", show_default=False)
     ] = None,
@@ -49,21 +54,43 @@ def train(
     from repro.record.facts import load_record
 
     recipe = resolve_recipe(rung, scale)
-    record = load_record()
     out = out or RUNS / (f"{recipe.rung}-{Path(scale).stem}" + (f"-seed{seed}" if seed else ""))
+    outcome = train_rung(recipe, load_record(), out, data=data, seed=seed, resume=resume, steps=steps, quiet=quiet)
+    result = {"run": str(out), **outcome._asdict()}
+    if json_output:
+        typer.echo(canonical_json(result), nl=False)
+    else:
+        state = (
+            "finished" if outcome.finished else f"stopped, as asked; {recipe.steps - outcome.steps_completed:,} left"
+        )
+        typer.echo(f"{out}: {outcome.steps_completed:,} of {recipe.steps:,} steps, {state}")
+
+
+def train_rung(
+    recipe: Recipe,
+    record: Record,
+    out: Path,
+    *,
+    data: str = SYNTHETIC,
+    seed: int = 0,
+    resume: bool = False,
+    steps: int | None = None,
+    quiet: bool = False,
+) -> Outcome:
+    """Train a rung into a folder and say on the way how it goes. A synthetic store lies beside the folder."""
     training = _training()
     training.check_call(recipe, out, resume=resume, steps=steps)
-    from repro.ladder.run_data import SYNTHETIC, open_data
+    from repro.ladder.run_data import open_data
 
     say = _silent if quiet else _to_stderr
-    say(f"{recipe.rung} at scale {scale}: {recipe.steps:,} steps, {recipe.tokens:,} tokens, into {out}.")
-    found = open_data(data, recipe, record, out.parent / f"{SYNTHETIC}-{Path(scale).stem}", seed=seed)
+    say(f"{recipe.rung} at scale {recipe.scale}: {recipe.steps:,} steps, {recipe.tokens:,} tokens, into {out}.")
+    found = open_data(data, recipe, record, out.parent / f"{SYNTHETIC}-{Path(recipe.scale).stem}", seed=seed)
     if found.entropy:
         rate, unigram = found.entropy
         say(f"Held-out data: entropy rate {rate:.4f} nats/token, {unigram:.4f} by letters alone.")
     say("Compiling: half a minute and more on a CPU.")
     with _progress(steps or recipe.steps, shown=not quiet) as on_step:
-        outcome = training.train(
+        outcome: Outcome = training.train(
             recipe,
             found.batches,
             out,
@@ -75,14 +102,7 @@ def train(
             on_step=on_step,
             on_evaluation=lambda result: say(_evaluation_line(result)),
         )
-    result = {"run": str(out), **outcome._asdict()}
-    if json_output:
-        typer.echo(canonical_json(result), nl=False)
-    else:
-        state = (
-            "finished" if outcome.finished else f"stopped, as asked; {recipe.steps - outcome.steps_completed:,} left"
-        )
-        typer.echo(f"{out}: {outcome.steps_completed:,} of {recipe.steps:,} steps, {state}")
+    return outcome
 
 
 def _training() -> Any:

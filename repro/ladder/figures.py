@@ -1,4 +1,4 @@
-"""Two pictures of the forecast as SVG text: the laws through the rungs, and the forecast with what was measured.
+"""Pictures of the forecast as SVG text: the laws through the rungs, the forecast with what was measured, and a rerun.
 
 Each SVG stands alone (glyphs are outlines, white background) and can be put into a page as it is: no XML prolog, ids
 with the picture's own prefix, a title for screen readers. Equal input gives equal bytes: fixed salt for ids, no date.
@@ -28,6 +28,7 @@ from repro.ladder.fit import Fit, Law, compare
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from repro.ladder.rerun import RerunStudy
     from repro.ladder.sensitivity import Study
     from repro.record.facts import Record
 
@@ -123,6 +124,43 @@ def draw_forecast(study: Study, record: Record) -> str:
         axes.set_ylabel("loss (nats/token)")
         axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
         return _svg(figure, "forecast", describe_forecast(study, record))
+
+
+def draw_rerun(found: RerunStudy) -> str:
+    """SVG: held-out losses of one's own rungs over progress, and the largest one's forecast from the others."""
+    fit = found.study.fit
+    with matplotlib.rc_context():
+        figure, axes = _canvas()
+        shades = matplotlib.colormaps["viridis_r"].resampled(len(found.runs) + 2)
+        for number, (run, marker) in enumerate(zip(found.runs, cycle(MARKERS), strict=False)):
+            points = [(one.steps_completed / run.steps, one.loss) for one in run.evaluations]
+            colour = RED if run.rung == fit.forecast.target else shades(number + 1)
+            axes.plot(*zip(*points, strict=True), marker + "-", color=colour, markersize=4, linewidth=1, label=run.rung)
+        fractions, losses = zip(*((law.fraction, law.prediction) for law in fit.points), strict=True)
+        axes.plot(fractions, losses, "--", color=BLUE, linewidth=1.6, label=f"forecast, {fit.forecast.target}")
+        if found.entropy:
+            axes.axhline(found.entropy["rate"], color=GREY, linestyle=":", linewidth=1.3, label="entropy of the data")
+        axes.set_xlim(0, 1.03)
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.set_xlabel("progress (step ÷ planned steps)")
+        axes.set_ylabel("held-out loss, dropless (nats/token)")
+        axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
+        return _svg(figure, "rerun", describe_rerun(found))
+
+
+def describe_rerun(found: RerunStudy) -> str:
+    """Text in place of the picture of the rerun."""
+    ends = ", ".join(f"{run.rung} {run.evaluations[-1].loss:.3f}" for run in found.runs if run.evaluations)
+    text = f"Held-out losses without drops over progress; the last ones, in nats a token: {ends}."
+    if found.comparisons:
+        last = found.comparisons[-1]
+        text += (
+            f" The law through the smaller rungs forecasts {last.predicted:.3f} for {found.study.fit.forecast.target} "
+            f"at {last.fraction:.0%}; measured were {last.measured:.3f}, {last.residual:+.3f}."
+        )
+    if found.entropy:
+        text += f" The data's entropy rate is {found.entropy['rate']:.3f}."
+    return text
 
 
 def describe_laws(fit: Fit) -> str:

@@ -10,21 +10,23 @@ Comes in: run directories. Goes out: a `RerunStudy`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from repro.errors import FitError, RecordError, UsageError
+from repro.files import canonical_json
 from repro.ladder.curves import MIN_RUNGS, Curves, RungPoint
 from repro.ladder.fit import Comparison, Fit, fit_curves
 from repro.ladder.noise import MIN_MARKS
-from repro.ladder.recipe import resolve_recipe
+from repro.ladder.recipe import Recipe, resolve_recipe
 from repro.ladder.rungs import RUNGS
 from repro.ladder.scales import HERO, SCALES
 from repro.ladder.sensitivity import Study, study_fit
 from repro.record.artifacts import Forecast
-from repro.runs import HELD_OUT, read_evaluations, read_manifest
+from repro.runs import HELD_OUT, MANIFEST, read_evaluations, read_manifest
 
 SHARED = ("scale", "data", "entropy")  # of the identity: what the runs of one ladder have in common
 
@@ -142,6 +144,17 @@ def read_rerun(folder: Path) -> Rerun:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{folder} is no run that train wrote: {error!r} in its manifest or evaluations.") from error
+
+
+def is_finished(folder: Path, recipe: Recipe) -> bool:
+    """Whether the folder holds this very recipe's run, evaluated at its end; by whichever version of the code."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    identity = read_manifest(folder).identity
+    wanted = json.loads(canonical_json(asdict(recipe)))
+    if any(identity["recipe"].get(key) != value for key, value in wanted.items() if key not in ("departures", "scale")):
+        return False
+    return any(one["steps_completed"] == recipe.steps for one in read_evaluations(folder, HELD_OUT))
 
 
 def _one_ladder(runs: Sequence[Rerun]) -> tuple[Rerun, ...]:

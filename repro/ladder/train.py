@@ -36,6 +36,7 @@ from repro.errors import TrainingError, UsageError
 from repro.files import canonical_json, write_atomically
 from repro.ladder.checkpoint import Checkpoints, Saved, open_checkpoints
 from repro.ladder.departures import Departure
+from repro.ladder.expected_drops import expected_drop_fraction
 from repro.ladder.heldout import make_evaluation, pooled_wave
 from repro.ladder.recipe import Recipe
 
@@ -109,6 +110,8 @@ def train(
             session.update(values)
             runs.write_manifest(out, runs.Manifest(identity=identity, execution=execution))
 
+        if not resume:
+            session["expected_drop_fraction"] = expected_drop_fraction(recipe)
         note(outcome="running")
         with open_checkpoints(out) as checkpoints, _stop_signals() as stopped:
             try:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +12,10 @@ from typer.testing import CliRunner
 from repro import runs
 from repro.cli.main import app
 from repro.errors import FitError, RecordError, UsageError
-from repro.ladder.recipe import Recipe, resolve_recipe
+from repro.ladder.recipe import resolve_recipe
 from repro.ladder.rerun import study_runs
 from repro.ladder.rungs import RUNGS
-
-E, A, ALPHA = 0.9, 30.0, 0.12
-ENTROPY = {"rate": E, "unigram": 2.8}
-
-Law = Callable[[int], float]  # FLOPs without the LM head: loss
-
-
-def law(flops: int) -> float:
-    return E + A * flops**-ALPHA
-
-
-def write_run(folder: Path, recipe: Recipe, loss: Law = law, **identity: Any) -> Path:
-    """A run's directory as training leaves it, without the training."""
-    made = {
-        "rung": recipe.rung,
-        "scale": "smoke",
-        "recipe": asdict(recipe),
-        "data": {"store": "aa", "tokenizer": "bytes", "phases": list(recipe.mixture_phase_starts)},
-        "entropy": ENTROPY,
-        "code": "cc",
-    }
-    runs.write_manifest(folder, runs.Manifest(identity=made | identity))
-    for step in recipe.evaluation_steps:
-        value = loss(step * recipe.flops_per_step_without_lm_head)
-        result = {"steps_completed": step, "dropless": {"loss": value}, "as_trained": {"loss": value + 0.1}}
-        runs.write_evaluation(folder, runs.HELD_OUT, step, result)
-    return folder
+from tests.ladder.written_runs import ALPHA, A, E, law, write_run
 
 
 @pytest.fixture
