@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evals.identity import BITS_PER_BYTE, BPB, LOSS, OVER_BATCHES, Average
+from evals.identity import BITS_PER_BYTE, BPB, LOSS, OVER_BATCHES, Average, sets_in_words
 
 LOG2_E = float(np.log2(np.e))
 Floats = npt.NDArray[np.float64]
@@ -64,10 +64,10 @@ def values(sums: Sums, sets: Sequence[tuple[str, str]], *, with_bytes: bool) -> 
             yield Value(f"{suite}/{set_name}/{name}", float(value), name, "set", f"{suite}/{set_name}")
         for suite in suites:
             inside = np.array([one == suite for one, _ in sets])
-            which = f"{suite}, {inside.sum()} sets"
+            which = sets_in_words([suite], int(inside.sum()))
             yield Value(f"{suite}/macro_{name}", float(of_sets[inside].mean()), name, "macro", which)
             yield Value(f"{suite}/{_MICRO[name]}", _micro(name, of_sets, sums, inside), name, "micro", which)
-        which = f"{' and '.join(suites)}, {len(sets)} sets"
+        which = sets_in_words(suites, len(sets))
         everything = np.ones(len(sets), bool)
         yield Value(f"macro_{name}", float(of_sets.mean()), name, "macro", which)
         if name == BPB:

@@ -12,13 +12,16 @@ over sets and over tokens, and bits a byte that depend on the batch. A `Metric` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from repro.errors import UsageError
+from repro.ladder.recipe import Recipe
 
 LOSS, BPB, BITS_PER_BYTE = "loss", "bpb", "bits_per_byte"
+DROPLESS = "dropless"
 Average = Literal["set", "macro", "micro"]
 
 LOGGED_BYTES = "upstream's table of ids: 0 for special tokens, else the UTF-8 length of what the id decodes to alone"
@@ -119,8 +122,22 @@ def difference(first: Metric, second: Metric) -> float:
 
 def in_words(pair: Differing) -> str:
     """ "context 4096 and 128"."""
-    known = ["not known" if value is None else value for value in (pair.first, pair.second)]
-    return f"{pair.field.replace('_', ' ')} {known[0]} and {known[1]}"
+    first, second = map(_short, (pair.first, pair.second))
+    return f"{pair.field.replace('_', ' ')} {first} and {second}"
+
+
+def as_trained_dispatch(recipe: Recipe) -> str:
+    """The transport that a run evaluates with as trained, in words that are equal for equal drops."""
+    model = recipe.model
+    return (
+        f"pooled_wave, {recipe.gpus // recipe.racks} shards, {model.num_expert_waves} waves, "
+        f"sender {model.sender_capacity_factor}, receiver {model.capacity_factor}"
+    )
+
+
+def sets_in_words(suites: Sequence[str], count: int) -> str:
+    """Which sets a mean is over."""
+    return f"{' and '.join(suites)}, {count} sets"
 
 
 def metric_from_json(entry: Mapping[str, Any]) -> Metric:
@@ -131,11 +148,16 @@ def metric_from_json(entry: Mapping[str, Any]) -> Metric:
     return Metric(entry["value"], MetricIdentity(**identity))
 
 
+def _short(value: Any) -> str:
+    text = "not known" if value is None else str(value)
+    return f"{text[:12]}…" if re.fullmatch(r"[0-9a-f]{64}", text) else text
+
+
 def _immaterial(identity: MetricIdentity) -> set[str]:
     """Fields that cannot move the value: the batch where nothing is dropped and no ratio is of a batch; the tokenizer
     where bits and bytes are both of the text."""
     free = set()
-    if identity.dispatch == "dropless" and identity.name != BPB:
+    if identity.dispatch == DROPLESS and identity.name != BPB:
         free.add("batch")
     if identity.name == BITS_PER_BYTE:
         free.add("tokenizer")

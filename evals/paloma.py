@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -31,11 +32,12 @@ import numpy as np
 
 from evals.aggregate import Sums, values
 from evals.byte_counts import Gate, token_bytes
-from evals.identity import DENOMINATORS, Metric, MetricIdentity
+from evals.identity import DENOMINATORS, DROPLESS, Metric, MetricIdentity, as_trained_dispatch
 from evals.loading import LoadedRun, RouterBias, load_run, weights
 from evals.miniature import write_miniature
-from evals.sources import HUB, Survey, Texts, hub_texts, local_texts, survey
+from evals.sources import HUB, PUBLISHED_TEXTS, Survey, Texts, hub_texts, local_texts, survey
 from evals.windows import Window, windows
+from marin_model.config import ModelConfig
 from marin_model.loss import token_loss
 from marin_model.model import cast, transformer
 from marin_model.transport import Transport
@@ -48,7 +50,8 @@ from repro.ladder.recipe import Recipe
 
 MINIATURE = "miniature"
 SEMANTICS = 1  # raised where the same inputs would give other values
-PREFIXES = {"as_trained": "eval", "dropless": "eval_dropless"}  # upstream's
+AS_TRAINED = "as_trained"
+PREFIXES = {AS_TRAINED: "eval", DROPLESS: "eval_dropless"}  # upstream's
 
 
 class Evaluation(NamedTuple):
@@ -140,7 +143,7 @@ def evaluate(
                 f"{run.folder}: the {way} loss on {odd} is not finite after {run.steps_completed:,} updates."
             )
     return {
-        "data": _described(texts, surveys, limit, sums["dropless"], recipe.seq_len),
+        "data": _described(texts, surveys, limit, sums[DROPLESS], recipe.seq_len),
         "tokenizer": {"name": str(run.tokenizer.identity), "digest": run.tokenizer_digest},
         "router_bias": router_bias,
         "dispatch": {way: _dispatch(recipe, way) for way in PREFIXES},
@@ -159,14 +162,17 @@ def evaluate(
 def _batches(run: LoadedRun, stream: Iterator[tuple[int, Window]], params: dict[str, jax.Array]) -> Iterator[_Batch]:
     recipe = run.recipe
     group = recipe.gpus // recipe.racks
-    ways = {"as_trained": pooled_wave(recipe, groups=1), "dropless": Transport.dropless()}
-    rows_of = {way: _compile(recipe, transport) for way, transport in ways.items()}
+    ways = {AS_TRAINED: pooled_wave(recipe, groups=1), DROPLESS: Transport.dropless()}
+    compiled = {
+        way: partial(_rows, config=recipe.model, transport=transport, dtype=recipe.compute_dtype)
+        for way, transport in ways.items()
+    }
     while batch := list(islice(stream, recipe.gpus)):
         found: dict[str, list[_Rows]] = {way: [] for way in ways}
         for start in range(0, len(batch), group):
             tokens = np.stack([window.tokens for _, window in batch[start : start + group]])
             inputs = _padded(tokens, group, run.tokenizer.identity.eos)
-            for way, rows in rows_of.items():
+            for way, rows in compiled.items():
                 found[way].append(jax.device_get(rows(params, *inputs)))
         yield _Batch(
             places=np.array([place for place, _ in batch]),
@@ -182,17 +188,24 @@ def _padded(tokens: np.ndarray, rows: int, eos: int) -> tuple[np.ndarray, np.nda
     return np.pad(tokens, missing), np.pad(segment_ids(tokens, eos), missing, constant_values=-1)
 
 
-def _compile(recipe: Recipe, transport: Transport) -> Callable[..., _Rows]:
-    def rows(params: dict[str, jax.Array], tokens: jax.Array, segments: jax.Array) -> _Rows:
-        compute = cast(params, jnp.dtype(recipe.compute_dtype))
-        seen = transformer(compute, tokens, segments, config=recipe.model, transport=transport)
-        labels = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1))).reshape(-1)
-        hidden = seen.hidden.reshape(-1, recipe.model.hidden_dim)
-        losses = token_loss(hidden, compute["output_proj"], labels).cross_entropy.reshape(tokens.shape)
-        dropped = jnp.sum(seen.stats.sender_dropped + seen.stats.receiver_dropped)
-        return _Rows(jnp.sum(losses[:, :-1], axis=1), dropped)
-
-    return jax.jit(rows)
+@partial(jax.jit, static_argnames=("config", "transport", "dtype"))
+def _rows(
+    params: dict[str, jax.Array],
+    tokens: jax.Array,
+    segments: jax.Array,
+    *,
+    config: ModelConfig,
+    transport: Transport,
+    dtype: str,
+) -> _Rows:
+    """Losses of windows [B, S]; a window's last position has no target."""
+    compute = cast(params, jnp.dtype(dtype))
+    seen = transformer(compute, tokens, segments, config=config, transport=transport)
+    labels = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1))).reshape(-1)
+    hidden = seen.hidden.reshape(-1, config.hidden_dim)
+    losses = token_loss(hidden, compute["output_proj"], labels).cross_entropy.reshape(tokens.shape)
+    dropped = jnp.sum(seen.stats.sender_dropped + seen.stats.receiver_dropped)
+    return _Rows(jnp.sum(losses[:, :-1], axis=1), dropped)
 
 
 def _sums(batches: Sequence[_Batch], way: str, sets: int, context: int) -> Sums:
@@ -236,19 +249,13 @@ def _metrics(
                 tokenizer=run.tokenizer_digest,
                 byte_denominator=DENOMINATORS[value.name],
                 level=_level(texts, limit),
-                data=texts.what if texts.kind == "published" else _digest(surveys),
+                data=PUBLISHED_TEXTS if texts.kind == "published" else _digest(surveys),
             )
             yield f"{prefix}/{value.path}", Metric(value.value, identity).as_json(value.definition)
 
 
 def _dispatch(recipe: Recipe, way: str) -> str:
-    if way == "dropless":
-        return way
-    sent = pooled_wave(recipe, groups=1)
-    return (
-        f"{sent.kind}, {sent.shards} shards, {sent.waves} waves, sender {sent.sender_factor}, "
-        f"receiver {sent.receiver_factor}"
-    )
+    return DROPLESS if way == DROPLESS else as_trained_dispatch(recipe)
 
 
 def _level(texts: Texts, limit: int | None) -> str:

@@ -45,6 +45,7 @@ FOLDERS = {"4chan": "4chan_meta_sep"}  # a set's folder where it is not called l
 SPLIT = "val"
 FILES = "*.jsonl.gz"
 DATASET, REVISION = "allenai/paloma", "65cd6fc"  # experiments/paloma.py
+PUBLISHED_TEXTS = f"{DATASET} at {REVISION}, {SPLIT}"
 HUB = "hub"
 Kind = Literal["published", "local", "miniature"]
 

@@ -22,6 +22,7 @@ from typer.exceptions import TyperException
 
 from repro import __version__
 from repro.cli.audit import audit
+from repro.cli.eval import evaluate
 from repro.cli.plan import plan
 from repro.cli.record import diff, fetch, verify
 from repro.cli.run import reproduce
@@ -39,8 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (fetch, verify, diff, plan, train, fit, audit, reproduce):
-    app.command(command.__name__)(command)
+for command in (fetch, verify, diff, plan, train, evaluate, fit, audit, reproduce):
+    app.command("eval" if command is evaluate else command.__name__)(command)  # eval is Python's own
 
 
 def _print_version(wanted: bool) -> None:
