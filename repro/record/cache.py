@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pooch
-
 from repro.errors import OutputError, UsageError
 from repro.files import write_atomically
 from repro.record.artifacts import Artifact
@@ -65,7 +63,7 @@ def open_cache(folder: Path | None = None) -> Iterator[Cache]:
 
     Raises UsageError where the folder cannot be made or written.
     """
-    place = folder or Path(os.environ.get(VARIABLE) or pooch.os_cache("marin-repro"))
+    place = folder or Path(os.environ.get(VARIABLE) or _of_user())
     cache = Cache(place)
     try:
         for part in (cache.answers, cache.entries):
@@ -114,6 +112,8 @@ def download(cache: Cache, key: str, url: str, read: Callable[[], Content]) -> C
 
     Bytes of a HashMismatch go to quarantine, and the error says where.
     """
+    import pooch  # takes as long as ten requests, and verify needs none of it
+
     found: list[Content] = []
 
     def downloader(url: str, output_file: str, pooch: Any) -> None:
@@ -135,6 +135,13 @@ def download(cache: Cache, key: str, url: str, read: Callable[[], Content]) -> C
             f"cannot write to the cache {cache.folder}: {error.strerror or error}. Free space, or set {VARIABLE}."
         ) from error
     return found[0]
+
+
+def _of_user() -> Path:
+    """The folder that this system has for a user's caches."""
+    import pooch
+
+    return Path(pooch.os_cache("marin-repro"))
 
 
 def _head(content: Content) -> bytes:

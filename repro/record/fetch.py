@@ -50,12 +50,11 @@ from repro.record.services.content import Content
 from repro.record.services.errors import HashMismatch, ServiceError, Unreachable, without_secrets
 from repro.record.services.github import linked_issues
 from repro.record.services.http import Client
-from repro.record.verify import ArtifactStatus, Known, compare, decide
+from repro.record.verify import WORKERS, ArtifactStatus, Known, compare, decide
 
 Action = Literal["kept", "from the cache", "fetched", "not there", "skipped"]
 STAGE = ".fetch"
 PINNED: tuple[ArtifactKind, ...] = ("github-file", "github-tree", "hub-file", "hub-tree")  # fixed by their pin
-WORKERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,7 @@ from repro.record.services.errors import (
 from repro.record.services.http import Client
 
 Status = Literal["ok", "changed", "gone", "forbidden", "unreachable", "unverifiable", "skipped"]
+WORKERS = 48  # at once; most wait for their turn at a host (http.py), and so do not keep other hosts waiting
 STATUSES: tuple[Status, ...] = get_args(Status)
 Read = Callable[[Artifact, Client], Content]
 
@@ -100,7 +101,7 @@ def verify_artifacts(
     known: Mapping[str, Known],
     *,
     chosen: Callable[[Artifact], bool] = lambda artifact: True,
-    workers: int = 16,
+    workers: int = WORKERS,
     seen: Callable[[ArtifactStatus], None] = lambda status: None,
 ) -> list[ArtifactStatus]:
     """Ask for every chosen artifact, several at once, and decide; in the order of the record. `seen` hears each."""

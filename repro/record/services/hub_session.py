@@ -7,6 +7,7 @@ library's own does, except while a `lent` client is asking (in this thread), who
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,13 +35,15 @@ class _Asking:
     asked: set[tuple[str, str, bytes]] = field(default_factory=set)
 
 
+_INSTALLING = threading.Lock()
 _ASKING: ContextVar[_Asking | None] = ContextVar("asking", default=None)
 
 
 @contextmanager
 def lent(client: Client, endpoint: str, limit: int) -> Iterator[None]:
     """Within, `huggingface_hub` asks through `client`, only below `endpoint`, for answers of at most `limit` bytes."""
-    _install()
+    with _INSTALLING:  # one thread's new factory would close the session that another is looking at
+        _install()
     token = _ASKING.set(_Asking(client, endpoint, limit))
     try:
         yield
