@@ -92,6 +92,9 @@ def verify(
         str, typer.Option("--fail-on", metavar="STATUS,...", help="Exit with 1 on one of these, or never.")
     ] = "changed,gone",
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.", show_default=False)] = None,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON object too.", show_default=False)
+    ] = None,
     history: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Add to this log, and say what is new or long gone.", show_default=False),
@@ -142,6 +145,8 @@ def verify(
         append_history(history, statuses, now)
     if junit is not None:
         write_atomically(junit, announce.junit(statuses, statuses_to_fail_on))
+    if report_file is not None:
+        write_atomically(report_file, canonical_json(result))
     if json_output:
         typer.echo(canonical_json(result), nl=False)
     elif not quiet:

@@ -90,7 +90,7 @@ def test_junit_counts_what_it_shows_and_holds_any_text() -> None:
 
 
 def test_annotations_cannot_be_broken_out_of() -> None:
-    one = status("a:b,c", "changed", "100%\n::error::injected", as_expected=False)
+    one = status("a:b,c", "changed", "100%\n::error::injected", as_expected=False, address="o/r:x.py")
     (line,) = workflow_commands(findings([one], FAIL_ON, {}))
     assert line == "::error title=changed%3A a%3Ab%2Cc::100%25%0A::error::injected"
 
