@@ -11,8 +11,9 @@ The optimizer's moments stay on disk. Nothing is written, so a run may be evalua
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -123,6 +124,12 @@ def _recipe(manifest: runs.Manifest, where: str) -> Recipe:
         ModelConfig.from_dict(settings["model"])  # its own words where a rule of the shape is broken
     except (ValueError, TypeError) as error:
         raise RecordError(f"{where}: {error}") from error
+    known = [field.name for field in fields(Recipe)]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "the run was made by another version of this program."
+            raise RecordError(f"{where}, identity.recipe: unknown key {name!r}; {hint}")
     settings["departures"] = identity.get("departures", [])
     return read_entry(Recipe, settings, f"{where}, identity.recipe")
 

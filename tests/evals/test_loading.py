@@ -12,6 +12,7 @@ import pytest
 
 from evals.loading import checkpoint_steps, load_run, tokenizer_digest, weights
 from marin_model.training import ROUTER_BIAS
+from repro import runs
 from repro.errors import MarinReproError, RecordError, UsageError
 from repro.ladder.checkpoint import open_checkpoints
 from repro.ladder.tokenizing import load_tokenizer
@@ -81,38 +82,41 @@ OTHER = "tokenizer.json (SHA-256 0123456789ab…, 128,256 ids, BOS 128000, EOS 1
     [
         ({}, {"step": 5}, RecordError, r"no checkpoint after 5 updates; it keeps those after 3, 7\."),
         ({"data": {"tokenizer": OTHER}}, {}, UsageError, r"trained on tokens of tokenizer.json .* with --tokenizer\."),
-        ({"data": {"tokenizer": OTHER}}, {"tokenizer": "bytes"}, UsageError, r"tokens of tokenizer.json .*, not of bytes"),
+        ({"data": {"tokenizer": OTHER}}, {"tokenizer": "bytes"}, UsageError, r"of tokenizer.json .*, not of bytes"),
         ({"data": {}}, {}, RecordError, r"identity.data.tokenizer is missing"),
         ({"recipe": {}}, {}, RecordError, r"manifest.json: identity.recipe.model is missing"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_by_name(
-    run: Path, tmp_path: Path, changed: dict[str, Any], options: dict[str, Any], kind: type[MarinReproError], message: str
+    run: Path,
+    tmp_path: Path,
+    changed: dict[str, Any],
+    options: dict[str, Any],
+    kind: type[MarinReproError],
+    message: str,
 ) -> None:
     other = shutil.copytree(run, tmp_path / "other")
-    from repro import runs
-
-    runs.write_manifest(other, runs.Manifest(identity=toy_identity(toy_recipe(), **changed)))
+    runs.write_manifest(other, runs.Manifest(identity=toy_identity(**changed)))
     with pytest.raises(kind, match=message):
         load_run(other, **options)
 
 
 def test_a_recipe_of_another_version_is_refused_by_its_field(run: Path, tmp_path: Path) -> None:
-    from repro import runs
-
     other = shutil.copytree(run, tmp_path / "other")
-    identity = toy_identity(toy_recipe())
+    identity = toy_identity()
     identity["recipe"]["batch_sizes"] = identity["recipe"].pop("batch_size")
     runs.write_manifest(other, runs.Manifest(identity=identity))
-    with pytest.raises(RecordError, match="identity.recipe: unknown key 'batch_sizes'; did you mean 'batch_size'"):
+    with pytest.raises(RecordError, match=r"identity.recipe: unknown key 'batch_sizes'; did you mean 'batch_size'"):
+        load_run(other)
+    del identity["recipe"]["batch_sizes"]
+    runs.write_manifest(other, runs.Manifest(identity=identity))
+    with pytest.raises(RecordError, match=r"identity.recipe: batch_size is missing"):
         load_run(other)
 
 
 def test_a_checkpoint_of_another_shape_is_no_checkpoint_of_the_run(run: Path, tmp_path: Path) -> None:
-    from repro import runs
-
     other = shutil.copytree(run, tmp_path / "other")
-    identity = toy_identity(toy_recipe())
+    identity = toy_identity()
     identity["recipe"]["model"]["hidden_dim"] *= 2
     runs.write_manifest(other, runs.Manifest(identity=identity))
     with pytest.raises(RecordError, match="7 cannot be read as a checkpoint of this run"):

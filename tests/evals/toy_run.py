@@ -23,8 +23,9 @@ def toy_recipe() -> Recipe:
     return resolve_recipe("d1024", str(SCALE))
 
 
-def toy_identity(recipe: Recipe, **changed: Any) -> dict[str, Any]:
+def toy_identity(**changed: Any) -> dict[str, Any]:
     """What a manifest says of the run."""
+    recipe = toy_recipe()
     settings = {**asdict(recipe), "scale": "toy"}
     del settings["departures"]  # beside the recipe, not in it
     return {
@@ -41,7 +42,7 @@ def toy_identity(recipe: Recipe, **changed: Any) -> dict[str, Any]:
 def write_run(folder: Path, steps: tuple[int, ...] = (3,), identity: Mapping[str, Any] | None = None) -> Path:
     """A run with checkpoints after so many updates; each has weights, saved and pending router bias of its own."""
     recipe = toy_recipe()
-    runs.write_manifest(folder, runs.Manifest(identity=identity or toy_identity(recipe)))
+    runs.write_manifest(folder, runs.Manifest(identity=identity or toy_identity()))
     with open_checkpoints(folder, keep=len(steps)) as checkpoints:
         for step in steps:
             checkpoints.save(_state(recipe, step))
