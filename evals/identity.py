@@ -26,7 +26,7 @@ Average = Literal["set", "macro", "micro"]
 
 LOGGED_BYTES = "upstream's table of ids: 0 for special tokens, else the UTF-8 length of what the id decodes to alone"
 TEXT_BYTES = "UTF-8 bytes of the text that the scored targets stand for"
-DENOMINATORS: Mapping[str, str | None] = {LOSS: None, BPB: LOGGED_BYTES, BITS_PER_BYTE: TEXT_BYTES}
+DENOMINATORS: Mapping[str, str] = {LOSS: "none", BPB: LOGGED_BYTES, BITS_PER_BYTE: TEXT_BYTES}
 
 _PER_BATCH = "sum over batches of weight · (loss sum / max(bytes, 1) · log2 e) over the sum of weights"
 DEFINITIONS: Mapping[tuple[str, Average], str] = {
@@ -58,7 +58,7 @@ class MetricIdentity:
     context: int | None  # tokens of a window
     batch: tuple[int, int] | None  # sequences, tokens of each
     tokenizer: str | None  # its digest
-    byte_denominator: str | None  # None of a loss
+    byte_denominator: str | None  # one of DENOMINATORS
     level: str | None
     data: str | None  # which texts
 
