@@ -9,9 +9,10 @@ unsharded.
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from marin_model.config import ModelConfig
 from marin_model.flops import parameter_shapes
@@ -78,6 +79,11 @@ def make_mesh(*, replica: int = 1, data: int = 1, expert: int = 1) -> Mesh:
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:wanted])
 
 
+def make_abstract_mesh(*, replica: int = 1, data: int = 1, expert: int = 1) -> AbstractMesh:
+    """The same mesh without devices: a program can be lowered over it, not compiled."""
+    return AbstractMesh((replica, data, expert), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
 def leaf_spec(name: str) -> PartitionSpec:
     """Spec of the array with this flat name (`flops.parameter_shapes`). KeyError for a name the table does not have."""
     bare = name.removeprefix("blocks.")
@@ -88,7 +94,7 @@ def leaf_spec(name: str) -> PartitionSpec:
     return PartitionSpec(None, *spec) if name.startswith("blocks.") else spec
 
 
-def parameter_shardings(config: ModelConfig, mesh: Mesh) -> dict[str, NamedSharding]:
+def parameter_shardings(config: ModelConfig, mesh: Mesh | AbstractMesh) -> dict[str, NamedSharding]:
     """Flat name -> sharding of every stored array. ValueError where an axis of the mesh does not divide an array."""
     shardings = {}
     for name, shape in parameter_shapes(config).items():
@@ -103,7 +109,22 @@ def parameter_shardings(config: ModelConfig, mesh: Mesh) -> dict[str, NamedShard
     return shardings
 
 
-def axis_size(mesh: Mesh, axes: str | tuple[str, ...] | None) -> int:
+def tree_shardings(tree: Any, config: ModelConfig, mesh: Mesh | AbstractMesh) -> Any:
+    """The same tree with a sharding at every leaf: a parameter's, where the leaf has its flat name in its path and its
+    shape (weights, and the moments an optimizer keeps of them); else one copy a device. Errors as
+    `parameter_shardings`."""
+    shardings, shapes = parameter_shardings(config, mesh), parameter_shapes(config)
+
+    def of_leaf(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        name = next((key.key for key in path if getattr(key, "key", None) in shapes), None)
+        if name is not None and leaf.shape == shapes[name]:
+            return shardings[name]
+        return NamedSharding(mesh, REPLICATED)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, tree)
+
+
+def axis_size(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
     """Devices along one axis, or along several together; 1 for None."""
     if axes is None:
         return 1

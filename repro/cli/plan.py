@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from repro.cli.plan_paper import measured_steps, print_estimate, print_paper
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.table import Table
 
+    from repro.ladder.hardware import Device, Estimate
+    from repro.ladder.paper import Paper
     from repro.ladder.recipe import Explanation, Recipe
 
 
@@ -21,6 +25,30 @@ def plan(
     scale: Annotated[
         str, typer.Option(help="full (as published), mini (hours on two cores), smoke (minutes), or a TOML file.")
     ] = "full",
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RxE",
+            help="Lower the training step over this mesh: replicas x (data x) expert shards; 11x64 is the hero's.",
+            show_default=False,
+        ),
+    ] = None,
+    compiled: Annotated[
+        bool,
+        typer.Option("--compile/--no-compile", help="With --mesh: compile it for that many CPU devices, for memory."),
+    ] = True,
+    device: Annotated[
+        str | None, typer.Option(help="How long and how much on H100, H200, B200 or GB200.", show_default=False)
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(help="So many of them. Default: as published.", show_default=False)
+    ] = None,
+    mfu: Annotated[
+        float | None, typer.Option(help="Share of the peak to reckon with. Default: published.", show_default=False)
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(help="Of one device for an hour, in any currency.", show_default=False)
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Add the formula and the source of each number.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Leave out the title and the notes.")] = False,
@@ -28,23 +56,83 @@ def plan(
     """Show every resolved number of a rung's run.
 
     By closed formulas, and without JAX; --explain adds each formula and who published it. A scale other than full is
-    listed with everything that it makes otherwise, the published value beside it.
+    listed with everything that it makes otherwise, the published value beside it. --device tells how long it takes on
+    so many devices; --mesh puts the training step itself on paper: memory, bytes between devices, bounds on its time.
 
-    Example: marin-repro plan d6144 --explain
+    Example: marin-repro plan d768 --device H200 --count 8
     """
     from repro.files import canonical_json
     from repro.ladder import recipe as recipes
 
     recipe = recipes.resolve_recipe(rung, scale)
     rows = recipes.explain(recipe)
+    estimated = _estimate(recipe, device, count, mfu, price)
+    paper = _paper(recipe, mesh, compiled=compiled, quiet=quiet or json_output) if mesh else None
     if json_output:
         result = recipe.as_json()
+        if paper:
+            result["memory_per_device"] = paper.memory_json()
+            result["communication_per_step"] = paper.communication_json()
+            result["time_per_step"] = paper.time_json(_devices(device))
+            result["measured"] = measured_steps(recipe)
+        if estimated:
+            result["estimate"] = estimated.as_json()
         if explain:
             result["explain"] = [row._asdict() for row in rows]
             result["sources"] = dict(recipes.SOURCES)
         typer.echo(canonical_json(result), nl=False)
         return
     _print_table(recipe, rows, recipes.SOURCES if explain else None, quiet=quiet)
+    if estimated:
+        print_estimate(estimated)
+    if paper:
+        print_paper(paper, _devices(device), quiet=quiet)
+
+
+def _estimate(
+    recipe: Recipe, device: str | None, count: int | None, mfu: float | None, price: float | None
+) -> Estimate | None:
+    """How long and how much on a kind of device; None where none was named."""
+    from repro.errors import UsageError
+    from repro.ladder import hardware
+
+    if device is None:
+        for name, value in (("--count", count), ("--mfu", mfu), ("--price", price)):
+            if value is not None:
+                raise UsageError(f"{name} needs --device, one of {', '.join(hardware.DEVICES)}.")
+        return None
+    kind = hardware.get_device(device)
+    return hardware.estimate(recipe, kind, recipe.gpus if count is None else count, share=mfu, price=price)
+
+
+def _devices(device: str | None) -> list[Device]:
+    from repro.ladder import hardware
+
+    return [hardware.get_device(device)] if device else list(hardware.DEVICES.values())
+
+
+def _paper(recipe: Recipe, mesh: str, *, compiled: bool, quiet: bool) -> Paper:
+    """The training step over a mesh. Raises MissingExtraError where JAX is not installed."""
+    from dataclasses import replace
+
+    from repro.cli.train import needs_training
+    from repro.ladder import compiled_memory
+
+    with needs_training("plan --mesh"):
+        from repro.ladder.paper import parse_mesh, put_on_paper
+        from repro.ladder.step import recomputes
+    sizes, remat = parse_mesh(mesh), recomputes(recipe)
+    process = compiled_memory.start(recipe, sizes, remat=remat) if compiled else None
+    try:
+        paper = put_on_paper(recipe, sizes, remat=remat)
+        if process is None:
+            return paper
+        if not quiet:
+            typer.echo("Compiling for CPU devices: about a minute for the hero. --no-compile leaves it out.", err=True)
+        return replace(paper, compiled=compiled_memory.finish(process))
+    finally:
+        if process is not None and process.poll() is None:
+            process.kill()
 
 
 def _print_table(recipe: Recipe, rows: list[Explanation], sources: Mapping[str, str] | None, *, quiet: bool) -> None:

@@ -107,17 +107,24 @@ def train_rung(
 
 def _training() -> Any:
     """The training loop, with everything it needs. Raises MissingExtraError."""
+    with needs_training("train"):
+        from repro.ladder import train as training
+    return training
+
+
+@contextmanager
+def needs_training(command: str) -> Iterator[None]:
+    """Turn a missing package of the extra [train] into MissingExtraError, which says what to install."""
     from repro.errors import MissingExtraError
 
     try:
-        from repro.ladder import train as training
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in PACKAGES:
             raise
         raise MissingExtraError(
-            f"train needs the package {error.name}, which is not installed. Run: pip install 'marin-repro[train]'"
+            f"{command} needs the package {error.name}, which is not installed. Run: pip install 'marin-repro[train]'"
         ) from error
-    return training
 
 
 def _record_identity(folder: Path) -> dict[str, str]:

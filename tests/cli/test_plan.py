@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -124,3 +125,36 @@ def test_planning_loads_no_array_library() -> None:
 
 def test_the_test_above_can_fail() -> None:
     assert "numpy" in loaded("import numpy; ")
+
+
+def test_a_device_is_answered_with_hours_and_cost_without_jax() -> None:
+    out = run("d768", "--device", "h200", "--count", "8", "--price", "2.5").stdout
+    assert "On 8 x H200, at 13.6% of the peak (published for d2048 on GB200):" in out
+    assert "14.1 hours, 113 device-hours" in out
+    assert "cost: 283" in out
+    made = json.loads(run("d768", "--device", "H200", "--count", "8", "--mfu", "0.4", "--json").stdout)["estimate"]
+    assert (made["count"], made["mfu"], made["mfu_source"], made["cost"]) == (8, 0.4, "given", None)
+    script = "import sys; from repro.cli import main; main.exit_code(['plan', 'd768', '--device', 'H200', '--quiet'])"
+    code = f"{script}; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")
+
+
+@pytest.mark.parametrize("option", ["--count", "--mfu", "--price"])
+def test_options_of_a_device_need_one(option: str) -> None:
+    assert f"{option} needs --device" in str(run("d768", option, "1").exception)
+
+
+def test_a_mesh_fills_what_the_contract_leaves_open() -> None:
+    toy = str(Path(__file__).parent.parent / "ladder" / "toy.toml")
+    result = json.loads(run("d768", "--scale", toy, "--mesh", "1x2", "--no-compile", "--json").stdout)
+    memory, sent = result["memory_per_device"], result["communication_per_step"]
+    assert memory["mesh"] == {"replica": 1, "data": 1, "expert": 2}
+    assert memory["per_host"]["parameters"] == 4 * memory["parameters"]
+    assert memory["compiled_for_cpu"] is None
+    assert 0 < sent["dispatch_combine"] < sent["dispatch_combine_without_latent"]
+    assert list(result["time_per_step"]["bounds"]) == ["H100", "H200", "B200", "GB200"]
+    assert result["measured"] == []
+    table = run("d768", "--scale", toy, "--mesh", "1x2", "--no-compile", columns=160).stdout
+    for heading in ("Memory on 1 replica x 1 data x 2 expert = 2 devices", "Bytes that leave a device in a step"):
+        assert heading in table

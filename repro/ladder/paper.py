@@ -1,0 +1,257 @@
+"""A rung on paper: what its training step needs of memory, links and time on a mesh that nobody here has.
+
+    memory          by shapes and shardings, exact; activations saved between the passes as the lowered program says
+    communication   dispatch and combine as the lowered program says; weights and dense gradients by closed formulas,
+                    since XLA inserts those collectives when it compiles
+    time            a bound for each resource: products over peak, bytes over bandwidth. A step takes at least the
+                    longest of them, and their sum where nothing overlaps
+
+A bound holds back nothing for launch, imbalance, low-precision casts, norms or kernels below the peak: what a measured
+step takes beyond it is the distance to what the hardware could do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from marin_model import sharding
+from marin_model.flops import parameter_shapes
+from repro.errors import UsageError
+from repro.ladder.hardware import Device, mfu
+from repro.ladder.lowering import Lowered, attention_trips, closed_flops, lower_step, transport_bytes
+from repro.ladder.recipe import Recipe
+
+DEVICES_PER_HOST = 4  # issue 8435, job summary: 176 hosts of 4 GPUs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one device."""
+
+    parameters: int  # float32 masters
+    optimizer_state: int
+    gradients: int  # float32, as large as the masters
+    compute_copy: int  # of the weights, in the compute dtype
+    activations: int  # saved from the forward pass for the backward pass; what is alive within a layer comes on top
+
+    @property
+    def total(self) -> int:
+        """All of them at once."""
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """Bytes that leave one device in a step, each over the slowest link it takes."""
+
+    dispatch_combine: int  # all-to-all between the shards of a rack, both passes
+    dispatch_combine_without_latent: int  # the same, had tokens travelled at full width
+    expert_gradients: int  # between racks, in the program
+    weights: int  # gathered in a rack, forward and backward
+    dense_gradients: int  # summed in a rack
+    gradients_between_racks: int  # dense ones; one shard of each
+
+    @property
+    def in_rack(self) -> int:
+        """Over the links of a rack."""
+        return self.dispatch_combine + self.weights + self.dense_gradients
+
+    @property
+    def between_racks(self) -> int:
+        """Over the network between racks."""
+        return self.expert_gradients + self.gradients_between_racks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """Seconds of a step that one resource of a device needs at the least."""
+
+    device: Device
+    compute: float
+    memory: float
+    links: float
+    network: float
+
+    @property
+    def overlapped(self) -> float:
+        """Where everything happens at once."""
+        return max(self.compute, self.memory, self.links, self.network)
+
+    @property
+    def in_turn(self) -> float:
+        """Where nothing overlaps."""
+        return self.compute + self.memory + self.links + self.network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A recipe on a mesh."""
+
+    recipe: Recipe
+    mesh: dict[str, int]
+    remat: bool
+    memory: Memory
+    communication: Communication
+    device_flops: dict[str, float]  # of one device and step, by what they are for
+    program_characters: int
+    compiled: dict[str, int] | None = None  # `compiled_memory.measure`
+
+    @property
+    def devices(self) -> int:
+        """Of the mesh."""
+        return prod(self.mesh.values())
+
+    def roofline(self, device: Device) -> Roofline:
+        """Bounds on one kind of hardware."""
+        memory, sent = self.memory, self.communication
+        passes = 3 + self.remat
+        rack = self.mesh["data"] * self.mesh["expert"]
+        beyond = max(0, rack - device.domain) / max(1, rack - 1)  # share of a device's peers that no link reaches
+        traffic = 2 * (memory.parameters + memory.optimizer_state) + memory.gradients  # read and written; read
+        traffic += (1 + passes) * memory.compute_copy + 2 * memory.activations
+        return Roofline(
+            device=device,
+            compute=sum(self.device_flops.values()) / device.peak_flops,
+            memory=traffic / device.memory_bandwidth,
+            links=(1 - beyond) * sent.in_rack / device.link_bandwidth,
+            network=(sent.between_racks + beyond * sent.in_rack) / device.network_bandwidth,
+        )
+
+    def memory_json(self) -> dict[str, Any]:
+        """`memory_per_device` of the command-line contract. Bytes."""
+        parts = {**asdict(self.memory), "total": self.memory.total}
+        return {
+            "mesh": self.mesh,
+            "devices": self.devices,
+            "remat": self.remat,
+            **parts,
+            "per_host": {"devices": DEVICES_PER_HOST, **{n: DEVICES_PER_HOST * b for n, b in parts.items()}},
+            "compiled_for_cpu": self.compiled,
+        }
+
+    def communication_json(self) -> dict[str, Any]:
+        """`communication_per_step` of the command-line contract. Bytes that leave one device."""
+        sent = self.communication
+        return {
+            **asdict(sent),
+            "latent_share": sent.dispatch_combine / sent.dispatch_combine_without_latent,
+            "in_rack": sent.in_rack,
+            "between_racks": sent.between_racks,
+        }
+
+    def time_json(self, devices: list[Device]) -> dict[str, Any]:
+        """FLOPs of a device and bounds on its step, by kind of hardware."""
+        flops = sum(self.device_flops.values())
+        bounds = {}
+        for device in devices:
+            bound = self.roofline(device)
+            parts = ("compute", "memory", "links", "network", "overlapped", "in_turn")
+            bounds[device.name] = {
+                **{f"{part}_seconds": getattr(bound, part) for part in parts},
+                "mfu_at_most": mfu(self.recipe, device, self.devices, bound.overlapped),
+                "fits": self.memory.total <= device.memory,
+                "source": device.source,
+            }
+        return {
+            "flops_per_device": self.device_flops,
+            "executed_over_launcher": flops * self.devices / self.recipe.flops_per_step_with_lm_head,
+            "bounds": bounds,
+        }
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """RxE or RxDxE: replicas x data x expert. UsageError for anything else."""
+    parts = text.lower().split("x")
+    if len(parts) not in (2, 3) or not all(
+        part.isascii() and part.isdigit() and 0 < int(part) < 10**6 for part in parts
+    ):
+        raise UsageError(
+            f"--mesh {text}: must be RxE or RxDxE, replicas x (data x) expert shards, such as 11x64 for the hero."
+        )
+    sizes = [int(part) for part in parts]
+    replica, data, expert = sizes if len(sizes) == 3 else (sizes[0], 1, sizes[1])
+    return {"replica": replica, "data": data, "expert": expert}
+
+
+def put_on_paper(recipe: Recipe, mesh: dict[str, int], *, remat: bool) -> Paper:
+    """Lower the step of a recipe over an abstract mesh and add up. Raises UsageError where they do not divide."""
+    abstract = sharding.make_abstract_mesh(**mesh)
+    try:
+        lowered = lower_step(recipe, abstract, remat=remat)
+    except ValueError as error:
+        raise UsageError(f"{recipe.rung} at scale {recipe.scale} on a mesh of {_shown(mesh)}: {error}") from error
+    return Paper(
+        recipe=recipe,
+        mesh=mesh,
+        remat=remat,
+        memory=_memory(recipe, abstract, lowered),
+        communication=_communication(recipe, abstract, lowered, remat=remat),
+        device_flops=_device_flops(recipe, abstract, remat=remat),
+        program_characters=lowered.size,
+    )
+
+
+def _shown(mesh: dict[str, int]) -> str:
+    return " x ".join(f"{size} {axis}" for axis, size in mesh.items())
+
+
+def _memory(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered) -> Memory:
+    parameters = _held(lowered.state.params)
+    item = jnp.dtype(recipe.compute_dtype).itemsize
+    return Memory(
+        parameters=parameters,
+        optimizer_state=_held(lowered.state.optimizer),
+        gradients=parameters,
+        compute_copy=parameters * item // 4,
+        activations=lowered.carried // sharding.axis_size(mesh, sharding.AXES),
+    )
+
+
+def _held(tree: Any) -> int:
+    """Bytes that one device holds of a tree of shapes with shardings."""
+    return sum(prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _communication(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered, *, remat: bool) -> Communication:
+    """A ring or a switch: of n members each sends (n - 1)/n of the whole to gather or to scatter it, twice to sum."""
+    shards, devices = sharding.axis_size(mesh, sharding.EXPERT), sharding.axis_size(mesh, sharding.AXES)
+    rack, racks = sharding.axis_size(mesh, sharding.RACK), sharding.axis_size(mesh, sharding.REPLICA)
+    sent = lowered.counts.collectives.get(("all_to_all", (sharding.EXPERT,)), 0)
+    wide = transport_bytes(recipe, shards, devices, remat=remat, width=recipe.model.hidden_dim)
+    banks = lowered.counts.collectives.get(("psum", (sharding.REPLICA, sharding.DATA)), 0)
+    item = jnp.dtype(recipe.compute_dtype).itemsize
+    spread = copied = 0
+    for name, shape in parameter_shapes(recipe.model).items():
+        if "expert_mlp" in name:
+            continue
+        size = prod(shape) * item
+        if any(axes == sharding.RACK for axes in sharding.leaf_spec(name)):
+            spread += size
+        else:
+            assert all(axes is None for axes in PartitionSpec(*sharding.leaf_spec(name))), name
+            copied += size
+    groups = sharding.axis_size(mesh, (sharding.REPLICA, sharding.DATA))
+    return Communication(
+        dispatch_combine=sent * (shards - 1) // shards,
+        dispatch_combine_without_latent=wide * (shards - 1) // shards,
+        expert_gradients=2 * banks * (groups - 1) // groups,
+        weights=(1 + remat) * spread * (rack - 1) // rack,
+        dense_gradients=(spread + 2 * copied) * (rack - 1) // rack,
+        gradients_between_racks=2 * (spread + copied) // rack * (racks - 1) // racks,
+    )
+
+
+def _device_flops(recipe: Recipe, mesh: AbstractMesh, *, remat: bool) -> dict[str, float]:
+    """Of one device: tokens are spread over all devices, the optimizer's work over those of a rack."""
+    devices, rack = sharding.axis_size(mesh, sharding.AXES), sharding.axis_size(mesh, sharding.RACK)
+    closed = closed_flops(recipe, devices, remat=remat)  # what the lowered program multiplies, asserted there
+    trips = attention_trips(recipe.model)
+    plain = {name: flops / (rack if name == "Newton-Schulz" else devices) for name, flops in closed["plain"].items()}
+    attention = {name: flops * trips / devices for name, flops in closed["attention_trip"].items()}
+    return {**plain, **closed["shards"], **attention}
