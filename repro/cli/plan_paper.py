@@ -39,11 +39,12 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
     memory, sent, times = paper.memory_json(), paper.communication_json(), paper.time_json(devices)
 
     def print_table(title: str, headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for number, heading in enumerate(headings):
             table.add_column(heading, justify="right" if number else "left", overflow="fold")
         for row in rows:
             table.add_row(*map(Text, row))
+        console.print(Text(title, style="bold"))
         console.print(table)
 
     mesh = " x ".join(f"{size} {axis}" for axis, size in paper.mesh.items())

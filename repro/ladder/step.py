@@ -13,7 +13,7 @@ from repro.ladder.recipe import Recipe
 
 
 def make_step(recipe: Recipe, *, mesh: Any, remat: bool) -> Any:
-    """The jitted update (state, batch) -> (state, metrics); it donates the state. `mesh`: of devices, abstract, None."""
+    """The jitted update (state, batch) -> (state, metrics); it donates the state. `mesh`: real, abstract or None."""
     return make_train_step(
         recipe.model,
         optimizer_config(recipe),
