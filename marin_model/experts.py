@@ -62,4 +62,5 @@ def mixture(
 
 def token_shards(transport: Transport, mesh: jax.sharding.Mesh | None) -> int:
     """Devices, real or virtual, that the tokens lie on."""
-    return transport.groups * transport.shards if mesh is None else sharding.axis_size(mesh, sharding.AXES)
+    here = transport.groups * transport.shards
+    return here if mesh is None else max(here, sharding.axis_size(mesh, sharding.AXES))

@@ -1,8 +1,9 @@
 """One expert shard of the pooled-wave all-to-all: what it sends, computes and gets back.
 
-Runs under the axis name `sharding.EXPERT`, which either `shard_map` or `vmap` binds (see `transport`). A wave's message
-from one source to one destination is ceil(C_s / L) header rows followed by C_s rows of activations; header entry j is
-the local expert of slot j plus one, zero for an empty slot, in the activations' dtype (marin-community/marin#8289).
+Runs under the axis name `sharding.EXPERT`, which either `shard_map` or `vmap` binds, or under that and the one of the
+shards within a device (see `transport`, `exchange`). A wave's message from one source to one destination is
+ceil(C_s / L) header rows followed by C_s rows of activations; header entry j is the local expert of slot j plus one,
+zero for an empty slot, in the activations' dtype (marin-community/marin#8289).
 
 Activations move by two gathers that are each other's transpose, written out so that no gradient is a scatter and that
 sums over a token's routes are float32 (the run's precision policy).
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from marin_model import capacity
+from marin_model import capacity, exchange
 from marin_model.grouped import ExpertBank
 from marin_model.sharding import EXPERT
 
@@ -29,19 +30,18 @@ def pooled_wave_shard(
     waves: int,
     sender_factor: float,
     receiver_factor: float,
+    axes: exchange.Axes = (EXPERT,),
 ) -> tuple[Float[Array, "τ L"], Int[Array, ""], Int[Array, ""], Bool[Array, "τ K"]]:
     """This shard's tokens (experts negative: padding) and the bank of its Λ experts.
 
     Returns the weighted sums, this shard's drops as sender and as receiver, and which assignments were kept.
     """
-    shards, local_experts = lax.axis_size(EXPERT), bank.w_gate.shape[0]
+    shards, local_experts = exchange.shard_count(axes), bank.w_gate.shape[0]
     slots = capacity.sender_capacity(experts.size, shards, waves, sender_factor)
     rows = capacity.receiver_capacity(experts.size, local_experts, waves, receiver_factor)
     valid = jnp.sum(experts >= 0, dtype=jnp.int32)
     slot_limit = capacity.logical_capacity(valid, sender_factor, shards * waves, slots)
-    row_limit = capacity.logical_capacity(
-        lax.psum(valid, EXPERT), receiver_factor, shards * local_experts * waves, rows
-    )
+    row_limit = capacity.logical_capacity(lax.psum(valid, axes), receiver_factor, shards * local_experts * waves, rows)
     sent = capacity.plan_sender(
         experts.reshape(-1), shards=shards, local_experts=local_experts, waves=waves, capacity=slots, limit=slot_limit
     )
@@ -57,15 +57,15 @@ def pooled_wave_shard(
         local = local_expert[assignment].reshape(shards, slots)
         payload = place(z, assignment // experts.shape[1], slot).reshape(shards, slots, -1)
         # At the destination: a block of slots from every source, rows for every expert, and the slots sent back.
-        local, payload = _read_header(_exchange(_write_header(local, payload)), slots)
+        local, payload = _read_header(exchange.to_shards(_write_header(local, payload), axes), slots)
         plan = capacity.plan_receiver(local, local_experts=local_experts, capacity=rows, limit=row_limit)
         received = payload.reshape(nowhere, -1)
         x = place(received, plan.slot.reshape(-1), plan.row.reshape(-1, 1))
         x = _swiglu(x.reshape(local_experts, rows, -1), bank).reshape(local_experts * rows, -1)
         answers = place(x, plan.row.reshape(-1), plan.slot.reshape(-1, 1))  # [P·C_s, L], zero where refused
         # At the source again.
-        answers = _exchange(answers.reshape(shards, slots, -1)).reshape(nowhere, -1)
-        accepted = _exchange(plan.row < local_experts * rows).reshape(-1)  # [P·C_s] bool
+        answers = exchange.to_shards(answers.reshape(shards, slots, -1), axes).reshape(nowhere, -1)
+        accepted = exchange.to_shards(plan.row < local_experts * rows, axes).reshape(-1)  # [P·C_s] bool
         out = out + combine(answers, weights, slot, assignment)
         kept = kept | _rows(accepted, slot)
         dropped = dropped + plan.dropped
@@ -132,11 +132,6 @@ def _weighted_sum(rows: Array, weights: Array) -> Array:
 def _rows(x: Float[Array, "n ..."], index: Int[Array, "..."]) -> Float[Array, "..."]:
     """Rows of x by an index in [0, n]; zeros for n."""
     return x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False)
-
-
-def _exchange(blocks: Array) -> Array:
-    """Block p of the leading axis [P, ...] goes to shard p; what comes back is ordered by its source."""
-    return lax.all_to_all(blocks, EXPERT, split_axis=0, concat_axis=0, tiled=True)
 
 
 def _write_header(local: Array, payload: Array) -> Array:

@@ -19,6 +19,7 @@ from marin_model.flops import parameter_shapes
 
 REPLICA, DATA, EXPERT = "replica", "data", "expert"
 AXES = (REPLICA, DATA, EXPERT)
+VIRTUAL = "virtual"  # of a `vmap` within a device: expert shards of which it holds several
 RACK = (DATA, EXPERT)  # what one copy of the weights is spread over
 
 TOKENS = PartitionSpec(AXES)  # leading axis of batches and of flattened tokens

@@ -5,8 +5,9 @@ step 81,716: fixed messages between the expert shards of a rack, in waves, dropp
 it trained with after: no limit at the source, a row budget at the destination (marin-community/marin#8435, #8549).
 
 An expert shard is a device along the mesh's expert axis or, without a mesh, a *virtual* one: the same function of one
-shard runs under `shard_map` or under `vmap` with the same axis name, where an all-to-all is a transpose. A laptop so
-drops what a rack would drop. Who is dropped is decided in `capacity`, once for both.
+shard runs under `shard_map` or under `vmap` with the same axis name, where an all-to-all is a transpose. On a mesh of
+fewer devices each holds several shards, under both. So a laptop drops what a rack would drop, and so does one machine
+of eight GPUs. Who is dropped is decided in `capacity`, once for all.
 
 Letters: T tokens (τ of them on a shard), K experts chosen a token, A = τ·K, E experts, P shards, Λ = E/P, L latent
 width, I expert width, W waves, C_s and C_r slots and rows as in `capacity`.
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from marin_model import capacity, sharding
+from marin_model import capacity, exchange, sharding
 from marin_model.grouped import ExpertBank, count, grouped_swiglu
 from marin_model.pooled_wave import pooled_wave_shard
 
@@ -45,7 +46,8 @@ class Transport:
     """Which transport, over how many expert shards, with which capacities. Hashable, so a static argument of jit.
 
     `groups` are racks, which exchange nothing: on virtual shards the tokens are cut into groups · shards; on a mesh
-    they follow from its replica and data axes. Fields that a kind does not use keep their defaults.
+    they follow from its replica and data axes, or are a multiple of those, several to a row of devices. Fields that a
+    kind does not use keep their defaults.
     """
 
     kind: Kind
@@ -95,7 +97,7 @@ def transport_tokens(
 
     z and bank in the compute dtype, weights in that or float32, not renormalised over survivors; selected is negative
     where there is none, valid false at padding. Rows lie over the axes of the mesh in the order of `sharding.AXES`,
-    those of virtual shards over (group, shard).
+    within a device over (group, shard), as those of virtual shards do.
 
     A dropped assignment contributes nothing and has a zero gradient. ValueError, before anything is compiled, where
     experts, tokens, waves and shards do not divide.
@@ -120,7 +122,7 @@ def transport_tokens(
     if mesh is None:
         out = grouped_swiglu(z, experts, weights, bank).astype(z.dtype)
     else:
-        out = _over_shards(_gathered, (z, experts, weights), bank, transport, mesh)
+        out = _over_shards(_gathered, (z, experts, weights), bank, Transport.dropless(), mesh)
     return Transported(out, dropped, jnp.zeros_like(dropped), kept)
 
 
@@ -129,12 +131,15 @@ def _check(
 ) -> None:
     shards, groups = transport.shards, transport.groups
     if mesh is not None:
-        shards = sharding.axis_size(mesh, sharding.EXPERT)
-        if transport.kind != "dropless" and shards != transport.shards:
-            raise ValueError(f"transport: {transport.shards} shards on a mesh whose expert axis has {shards} devices.")
-        groups = sharding.axis_size(mesh, sharding.AXES) // shards
-        if transport.groups not in (1, groups):
-            raise ValueError(f"transport: {transport.groups} groups on a mesh that has {groups} (replica x data).")
+        devices = sharding.axis_size(mesh, sharding.EXPERT)
+        rows = sharding.axis_size(mesh, sharding.AXES) // devices
+        if transport.kind == "dropless":
+            shards = devices
+        elif shards % devices:
+            raise ValueError(f"transport: {shards} shards on a mesh whose expert axis has {devices} devices.")
+        if groups != 1 and groups % rows:
+            raise ValueError(f"transport: {groups} groups on a mesh that has {rows} (replica x data).")
+        groups = max(groups, rows)
     if experts % shards:
         raise ValueError(f"transport: {experts} experts do not divide over {shards} expert shards.")
     if tokens % (groups * shards):
@@ -160,34 +165,59 @@ def _over_shards(
     Scalars come back as one number a shard.
     """
     if mesh is not None:
+        axes, cut = _within_device(transport, mesh)
 
         def on_device(bank: ExpertBank, *per_token: Array) -> Any:
-            return jax.tree.map(lambda x: x[None] if x.ndim == 0 else x, shard(*per_token, bank))
+            if cut == (1, 1):
+                return jax.tree.map(lambda x: x[None] if x.ndim == 0 else x, shard(*per_token, bank, axes=axes))
+            return _over_virtual(partial(shard, axes=axes), per_token, bank, cut, axes[-1])
 
         specs = (sharding.EXPERTS, *(sharding.TOKENS for _ in per_token))
         return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=sharding.TOKENS, check_vma=False)(
             bank, *per_token
         )
     cut = (transport.groups, transport.shards)
+    return _over_virtual(partial(shard, axes=(sharding.EXPERT,)), per_token, bank, cut, sharding.EXPERT)
+
+
+def _within_device(transport: Transport, mesh: jax.sharding.Mesh) -> tuple[exchange.Axes, tuple[int, int]]:
+    """The axes that shards exchange over on a mesh, and how many (groups, shards) a device holds."""
+    devices = sharding.axis_size(mesh, sharding.EXPERT)
+    rows = sharding.axis_size(mesh, sharding.AXES) // devices
+    cut = (1, 1) if transport.kind == "dropless" else (max(1, transport.groups // rows), transport.shards // devices)
+    return ((sharding.EXPERT,) if cut == (1, 1) else (sharding.EXPERT, sharding.VIRTUAL)), cut
+
+
+def _over_virtual(
+    shard: Callable, per_token: tuple[Array, ...], bank: ExpertBank, cut: tuple[int, int], axis: str
+) -> Any:
+    """The function of one shard on (groups, shards) of them, one after another in the rows; `axis` names the shards."""
     tokens = [x.reshape(*cut, -1, *x.shape[1:]) for x in per_token]
-    banks = jax.tree.map(lambda w: w.reshape(transport.shards, -1, *w.shape[1:]), bank)
-    group = jax.vmap(lambda bank, *tokens: shard(*tokens, bank), axis_name=sharding.EXPERT)
+    banks = jax.tree.map(lambda w: w.reshape(cut[1], -1, *w.shape[1:]), bank)
+    group = jax.vmap(lambda bank, *tokens: shard(*tokens, bank), axis_name=axis)
     results = jax.vmap(group, in_axes=(None, *(0 for _ in tokens)))(banks, *tokens)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), results)
 
 
-def _within_budget(experts: Int[Array, "τ K"], bank: ExpertBank, *, factor: float, chunks: int) -> Bool[Array, "τ K"]:
+def _within_budget(
+    experts: Int[Array, "τ K"], bank: ExpertBank, *, factor: float, chunks: int, axes: exchange.Axes
+) -> Bool[Array, "τ K"]:
     """Ragged drop decision of one shard: which of its assignments are kept."""
     local_experts = bank.w_gate.shape[0]
-    counts = lax.all_gather(count(experts.reshape(-1), local_experts * lax.axis_size(sharding.EXPERT)), sharding.EXPERT)
+    counts = exchange.from_all(count(experts.reshape(-1), local_experts * exchange.shard_count(axes)), axes)
     chunks = capacity.ragged_chunks(local_experts, chunks)
     budget = capacity.ragged_budget(experts.size, chunks, factor)
-    shard = lax.axis_index(sharding.EXPERT)
+    shard = exchange.shard_index(axes)
     return capacity.ragged_kept(experts.reshape(-1), counts, shard, chunks=chunks, budget=budget).reshape(experts.shape)
 
 
 def _gathered(
-    z: Float[Array, "τ L"], experts: Int[Array, "τ K"], weights: Float[Array, "τ K"], bank: ExpertBank
+    z: Float[Array, "τ L"],
+    experts: Int[Array, "τ K"],
+    weights: Float[Array, "τ K"],
+    bank: ExpertBank,
+    *,
+    axes: exchange.Axes,
 ) -> Float[Array, "τ L"]:
     """Every shard of the expert axis sees the tokens of all, adds what its own experts contribute, and the sums are
     scattered back. One all-gather and one reduce-scatter of [P·τ, L]; sums in float32."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,7 +42,7 @@ def plan(
         str | None, typer.Option(help="How long and how much on H100, H200, B200 or GB200.", show_default=False)
     ] = None,
     count: Annotated[
-        int | None, typer.Option(help="So many of them. Default: as published.", show_default=False)
+        int | None, typer.Option(help="So many of them. Default: the mesh's, or as published.", show_default=False)
     ] = None,
     mfu: Annotated[
         float | None, typer.Option(help="Share of the peak to reckon with. Default: published.", show_default=False)
@@ -63,9 +64,12 @@ def plan(
     """
     from repro.files import canonical_json
     from repro.ladder import recipe as recipes
+    from repro.ladder.meshes import parse_mesh
 
     recipe = recipes.resolve_recipe(rung, scale)
     rows = recipes.explain(recipe)
+    if mesh and count is None:
+        count = prod(parse_mesh(mesh).values()) if device else None
     estimated = _estimate(recipe, device, count, mfu, price)
     paper = _paper(recipe, mesh, compiled=compiled, quiet=quiet or json_output) if mesh else None
     if json_output:
@@ -117,11 +121,13 @@ def _paper(recipe: Recipe, mesh: str, *, compiled: bool, quiet: bool) -> Paper:
 
     from repro.cli.train import needs_training
     from repro.ladder import compiled_memory
+    from repro.ladder.meshes import check_mesh, parse_mesh
 
     with needs_training("plan --mesh"):
-        from repro.ladder.paper import parse_mesh, put_on_paper
+        from repro.ladder.paper import put_on_paper
         from repro.ladder.step import recomputes
     sizes, remat = parse_mesh(mesh), recomputes(recipe)
+    check_mesh(recipe, sizes)
     process = compiled_memory.start(recipe, sizes, remat=remat) if compiled else None
     try:
         paper = put_on_paper(recipe, sizes, remat=remat)

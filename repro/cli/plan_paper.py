@@ -35,6 +35,8 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from repro.ladder.meshes import show_mesh
+
     console = Console(highlight=False)
     memory, sent, times = paper.memory_json(), paper.communication_json(), paper.time_json(devices)
 
@@ -47,19 +49,20 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
         console.print(Text(title, style="bold"))
         console.print(table)
 
-    mesh = " x ".join(f"{size} {axis}" for axis, size in paper.mesh.items())
     parts = ("parameters", "gradients", "optimizer_state", "compute_copy", "activations", "total")
     rows: list[tuple[str, ...]] = [
         (p.replace("_", " "), _gigabytes(memory[p]), _gigabytes(memory["per_host"][p])) for p in parts
     ]
     if paper.compiled:
         rows += [(f"CPU compiler's estimate: {name}", _gigabytes(size), "") for name, size in paper.compiled.items()]
-    print_table(f"Memory on {mesh} = {paper.devices:,} devices", ("GB", "a device", "a host of 4"), rows)
+    print_table(
+        f"Memory on {show_mesh(paper.mesh)} = {paper.devices:,} devices", ("GB", "a device", "a host of 4"), rows
+    )
     rows = [
         ("dispatch and combine, in the latent width", _gigabytes(sent["dispatch_combine"])),
         ("the same at full width", _gigabytes(sent["dispatch_combine_without_latent"])),
         ("weights gathered in a rack", _gigabytes(sent["weights"])),
-        ("dense gradients summed in a rack", _gigabytes(sent["dense_gradients"])),
+        ("gradients summed in a rack", _gigabytes(sent["gradients"])),
         ("expert gradients between racks", _gigabytes(sent["expert_gradients"])),
         ("dense gradients between racks", _gigabytes(sent["gradients_between_racks"])),
     ]

@@ -145,8 +145,7 @@ def check_counts(recipe: Recipe, mesh: AbstractMesh | Mesh, counts: Counts, *, r
     found = {part: getattr(counts, part) for part in expected}
     assert found == expected, f"{recipe.rung}: the lowered step multiplies {found}, the closed formulas say {expected}"
     sent = counts.collectives.get(("all_to_all", (sharding.EXPERT,)), 0)
-    shards = sharding.axis_size(mesh, sharding.EXPERT)
-    formula = transport_bytes(recipe, shards, devices, remat=remat)
+    formula = transport_bytes(recipe, devices, remat=remat)
     assert sent == formula, f"{recipe.rung}: {sent} bytes go through all-to-alls, the closed formula says {formula}"
 
 
@@ -161,11 +160,13 @@ def closed_flops(recipe: Recipe, devices: int, *, remat: bool) -> dict[str, dict
     matrices = {n: s for n, s in shapes.items() if not n.endswith((".weight", "router_bias")) and "expert_mlp" not in n}
     layers = sum(prod(s) for n, s in matrices.items() if n.startswith("blocks."))
     gates = sum(prod(s) for n, s in matrices.items() if not n.startswith("blocks.") and "gated_norm" in n)
-    assignments = tokens // devices * model.num_experts_per_token
+    held = recipe.gpus // devices  # shards of a device
+    assignments = tokens // recipe.gpus * model.num_experts_per_token  # of a shard
     local = model.num_experts // (recipe.gpus // recipe.racks)
     rows = capacity.receiver_capacity(assignments, local, model.num_expert_waves, model.capacity_factor)
-    bank = 2 * model.num_layers * model.num_expert_waves * local * rows * 3 * model.latent_dim * model.intermediate_dim
-    combine = 2 * model.num_layers * model.num_expert_waves * assignments * model.latent_dim
+    waves = 2 * model.num_layers * model.num_expert_waves * held
+    bank = waves * local * rows * 3 * model.latent_dim * model.intermediate_dim
+    combine = waves * assignments * model.latent_dim
     block = min(max(model.sliding_window, BLOCKS[0]), BLOCKS[1], model.max_seq_len)
     blocks = -(-model.max_seq_len // block)
     tile = 2 * recipe.batch_size * model.num_heads * block * block * model.head_dim
@@ -206,17 +207,18 @@ def attention_trips(model: ModelConfig) -> float:
     return both / blocks / model.num_layers
 
 
-def transport_bytes(recipe: Recipe, shards: int, devices: int, *, remat: bool, width: int | None = None) -> int:
+def transport_bytes(recipe: Recipe, devices: int, *, remat: bool, width: int | None = None) -> int:
     """Bytes that one device puts into the all-to-alls of a step, its own block too; `width` of a row: the latent's.
 
-    A message goes out and an answer comes back in every wave, forward, backward, and where the forward pass is made
-    again.
+    A message goes from each of its shards to all of a rack, and an answer comes back, in every wave: forward, backward,
+    and where the forward pass is made again.
     """
-    model = recipe.model
+    model, shards = recipe.model, recipe.gpus // recipe.racks
     width = width or model.latent_dim
-    assignments = recipe.tokens_per_step // devices * model.num_experts_per_token
+    assignments = recipe.tokens_per_step // recipe.gpus * model.num_experts_per_token
     slots = capacity.sender_capacity(assignments, shards, model.num_expert_waves, model.sender_capacity_factor)
     rows = slots + -(-slots // width) + slots  # header, activations, and the answers
     passes = 3 if remat else 2
     item = jnp.dtype(recipe.compute_dtype).itemsize
-    return passes * model.num_layers * model.num_expert_waves * shards * rows * width * item
+    messages = recipe.gpus // devices * shards
+    return passes * model.num_layers * model.num_expert_waves * messages * rows * width * item

@@ -25,6 +25,7 @@ from marin_model.flops import parameter_shapes
 from repro.errors import UsageError
 from repro.ladder.hardware import Device, mfu
 from repro.ladder.lowering import Lowered, attention_trips, closed_flops, lower_step, transport_bytes
+from repro.ladder.meshes import check_mesh
 from repro.ladder.recipe import Recipe
 
 DEVICES_PER_HOST = 4  # issue 8435, job summary: 176 hosts of 4 GPUs
@@ -52,15 +53,15 @@ class Communication:
 
     dispatch_combine: int  # all-to-all between the shards of a rack, both passes
     dispatch_combine_without_latent: int  # the same, had tokens travelled at full width
-    expert_gradients: int  # between racks, in the program
-    weights: int  # gathered in a rack, forward and backward
-    dense_gradients: int  # summed in a rack
+    expert_gradients: int  # summed between racks
+    weights: int  # gathered in a rack, forward and backward; experts too where the data axis cuts them
+    gradients: int  # summed in a rack
     gradients_between_racks: int  # dense ones; one shard of each
 
     @property
     def in_rack(self) -> int:
         """Over the links of a rack."""
-        return self.dispatch_combine + self.weights + self.dense_gradients
+        return self.dispatch_combine + self.weights + self.gradients
 
     @property
     def between_racks(self) -> int:
@@ -165,27 +166,14 @@ class Paper:
         }
 
 
-def parse_mesh(text: str) -> dict[str, int]:
-    """RxE or RxDxE: replicas x data x expert. UsageError for anything else."""
-    parts = text.lower().split("x")
-    if len(parts) not in (2, 3) or not all(
-        part.isascii() and part.isdigit() and 0 < int(part) < 10**6 for part in parts
-    ):
-        raise UsageError(
-            f"--mesh {text}: must be RxE or RxDxE, replicas x (data x) expert shards, such as 11x64 for the hero."
-        )
-    sizes = [int(part) for part in parts]
-    replica, data, expert = sizes if len(sizes) == 3 else (sizes[0], 1, sizes[1])
-    return {"replica": replica, "data": data, "expert": expert}
-
-
 def put_on_paper(recipe: Recipe, mesh: dict[str, int], *, remat: bool) -> Paper:
     """Lower the step of a recipe over an abstract mesh and add up. Raises UsageError where they do not divide."""
+    check_mesh(recipe, mesh)
     abstract = sharding.make_abstract_mesh(**mesh)
     try:
         lowered = lower_step(recipe, abstract, remat=remat)
     except ValueError as error:
-        raise UsageError(f"{recipe.rung} at scale {recipe.scale} on a mesh of {_shown(mesh)}: {error}") from error
+        raise UsageError(f"{recipe.rung} at scale {recipe.scale} on this mesh: {error}") from error
     return Paper(
         recipe=recipe,
         mesh=mesh,
@@ -195,10 +183,6 @@ def put_on_paper(recipe: Recipe, mesh: dict[str, int], *, remat: bool) -> Paper:
         device_flops=_device_flops(recipe, abstract, remat=remat),
         program_characters=lowered.size,
     )
-
-
-def _shown(mesh: dict[str, int]) -> str:
-    return " x ".join(f"{size} {axis}" for axis, size in mesh.items())
 
 
 def _memory(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered) -> Memory:
@@ -223,7 +207,7 @@ def _communication(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered, *, rema
     shards, devices = sharding.axis_size(mesh, sharding.EXPERT), sharding.axis_size(mesh, sharding.AXES)
     rack, racks = sharding.axis_size(mesh, sharding.RACK), sharding.axis_size(mesh, sharding.REPLICA)
     sent = lowered.counts.collectives.get(("all_to_all", (sharding.EXPERT,)), 0)
-    wide = transport_bytes(recipe, shards, devices, remat=remat, width=recipe.model.hidden_dim)
+    wide = transport_bytes(recipe, devices, remat=remat, width=recipe.model.hidden_dim)
     banks = lowered.counts.collectives.get(("psum", (sharding.REPLICA, sharding.DATA)), 0)
     item = jnp.dtype(recipe.compute_dtype).itemsize
     spread = copied = 0
@@ -236,13 +220,13 @@ def _communication(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered, *, rema
         else:
             assert all(axes is None for axes in PartitionSpec(*sharding.leaf_spec(name))), name
             copied += size
-    groups = sharding.axis_size(mesh, (sharding.REPLICA, sharding.DATA))
+    data = sharding.axis_size(mesh, sharding.DATA)
     return Communication(
         dispatch_combine=sent * (shards - 1) // shards,
         dispatch_combine_without_latent=wide * (shards - 1) // shards,
-        expert_gradients=2 * banks * (groups - 1) // groups,
-        weights=(1 + remat) * spread * (rack - 1) // rack,
-        dense_gradients=(spread + 2 * copied) * (rack - 1) // rack,
+        expert_gradients=2 * banks // data * (racks - 1) // racks,
+        weights=(1 + remat) * (spread * (rack - 1) // rack + banks * (data - 1) // data),
+        gradients=(spread + 2 * copied) * (rack - 1) // rack + banks * (data - 1) // data,
         gradients_between_racks=2 * (spread + copied) // rack * (racks - 1) // racks,
     )
 

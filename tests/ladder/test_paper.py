@@ -11,7 +11,7 @@ import pytest
 
 from marin_model import sharding
 from repro.errors import UsageError
-from repro.ladder import compiled_memory, hardware, lowering, paper
+from repro.ladder import compiled_memory, hardware, lowering, meshes, paper
 from repro.ladder.recipe import Recipe, resolve_recipe
 from repro.ladder.step import make_step
 from repro.record.facts import load_record
@@ -25,13 +25,13 @@ def toy() -> Recipe:
 
 @pytest.fixture(scope="module")
 def hero() -> paper.Paper:
-    return paper.put_on_paper(resolve_recipe("d6144"), paper.parse_mesh("11x64"), remat=True)
+    return paper.put_on_paper(resolve_recipe("d6144"), meshes.parse_mesh("11x64"), remat=True)
 
 
-@pytest.mark.parametrize("remat", [False, True])
-def test_the_program_multiplies_and_sends_what_closed_formulas_say(remat: bool) -> None:
+@pytest.mark.parametrize(("expert", "remat"), [(2, False), (2, True), (1, True)])
+def test_the_program_multiplies_and_sends_what_closed_formulas_say(expert: int, remat: bool) -> None:
     """`lower_step` asserts it; here that it lowers at all, for CUDA, and that the assertion can fail."""
-    mesh = sharding.make_abstract_mesh(expert=2)
+    mesh = sharding.make_abstract_mesh(expert=expert)
     lowered = lowering.lower_step(toy(), mesh, remat=remat)
     assert lowered.size > 100_000
     with pytest.raises(AssertionError, match="the closed formulas say"):
@@ -106,7 +106,7 @@ def test_bounds_grow_with_slower_hardware_and_links_end_at_their_domain(hero: pa
 
 
 def test_arguments_of_the_compiled_step_are_those_on_paper() -> None:
-    recipe, mesh = toy(), paper.parse_mesh("1x2")
+    recipe, mesh = toy(), meshes.parse_mesh("1x2")
     made = paper.put_on_paper(recipe, mesh, remat=False)
     found = compiled_memory.finish(compiled_memory.start(recipe, mesh, remat=False))
     batch, step = 3 * 4 * recipe.tokens_per_step // 2, 4
@@ -118,12 +118,13 @@ def test_arguments_of_the_compiled_step_are_those_on_paper() -> None:
 @pytest.mark.parametrize("text", ["", "11", "11x64x2x1", "0x64", "-1x4", "axb", "1x٣", "1.5x2"])
 def test_what_is_no_mesh_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--mesh {text}: must be RxE")):
-        paper.parse_mesh(text)
+        meshes.parse_mesh(text)
 
 
 def test_a_mesh_that_does_not_divide_the_model_says_so() -> None:
-    with pytest.raises(UsageError, match=r"d768 at scale .* on a mesh of 1 replica x 1 data x 5 expert"):
-        paper.put_on_paper(toy(), paper.parse_mesh("1x5"), remat=False)
+    words = r"d768 at scale .* has 1 x 2 expert shards: a mesh of 1 replica x 1 data x 4 expert cannot hold"
+    with pytest.raises(UsageError, match=words):
+        paper.put_on_paper(toy(), meshes.parse_mesh("1x4"), remat=False)
 
 
 def test_an_estimate_is_flops_over_peak_and_share() -> None:
