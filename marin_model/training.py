@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 
+from marin_model import sharding
 from marin_model.config import ModelConfig
+from marin_model.flops import parameter_shapes
 from marin_model.model import training_loss
 from marin_model.optimizer import GROUPS, OptimizerConfig, make_optimizer, parameter_group, sphere_norms
 from marin_model.router import router_bias
@@ -122,7 +125,13 @@ def make_train_step(
         )
         return TrainState(optax.apply_updates(params, updates), moments, seen.qb_betas, state.step + 1), metrics
 
-    return jax.jit(step, donate_argnums=0)
+    if mesh is None:
+        return jax.jit(step, donate_argnums=0)
+    # Without these XLA could hand the state back spread otherwise than it came, and metrics in parts.
+    shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in parameter_shapes(model).items()}
+    state = jax.eval_shape(lambda params: init_train_state(params, optimizer), shapes)
+    placed = sharding.tree_shardings(state, model, mesh), NamedSharding(mesh, sharding.REPLICATED)
+    return jax.jit(step, donate_argnums=0, out_shardings=placed)
 
 
 def _gradient_norms(grads: dict[str, jax.Array]) -> dict[str, Any]:

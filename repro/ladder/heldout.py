@@ -20,6 +20,8 @@ from marin_model.model import training_loss
 from marin_model.training import Batch
 from marin_model.transport import Transport
 from repro.ladder.recipe import Recipe
+from repro.ladder.step import pooled_wave
+from repro.ladder.world import ALONE, World
 
 Evaluate = Callable[[dict[str, jax.Array]], dict[str, Any]]
 
@@ -31,14 +33,17 @@ class Sums(NamedTuple):
     dropped: jax.Array  # [] int32 assignments
 
 
-def make_evaluation(recipe: Recipe, held_out: Batch) -> Evaluate:
-    """Parameters -> losses in nats a token over the held-out sequences [n, S], both ways, ready to be written."""
+def make_evaluation(recipe: Recipe, held_out: Batch, world: World = ALONE) -> Evaluate:
+    """Parameters -> losses in nats a token over the held-out sequences [n, S], both ways, ready to be written.
+
+    Each row of devices of a mesh evaluates a group of sequences of its own.
+    """
     group = recipe.gpus // recipe.racks
-    batches = _batches(held_out, group)
+    batches = [world.spread(batch) for batch in _batches(held_out, world.groups * group)]
     weight = float(np.sum(held_out.loss_weight))
     chosen = held_out.tokens.size * recipe.model.num_experts_per_token * recipe.model.num_layers
-    ways = {"as_trained": pooled_wave(recipe, groups=1), "dropless": Transport.dropless()}
-    sums_of = {name: _compile(recipe, transport) for name, transport in ways.items()}
+    ways = {"as_trained": pooled_wave(recipe, groups=world.groups), "dropless": Transport.dropless()}
+    sums_of = {name: _compile(recipe, transport, world) for name, transport in ways.items()}
 
     def evaluate(params: dict[str, jax.Array]) -> dict[str, Any]:
         result: dict[str, Any] = {"scored_tokens": int(np.count_nonzero(held_out.loss_weight))}
@@ -51,19 +56,7 @@ def make_evaluation(recipe: Recipe, held_out: Batch) -> Evaluate:
     return evaluate
 
 
-def pooled_wave(recipe: Recipe, *, groups: int) -> Transport:
-    """The run's transport over the shards of a rack, virtual where there are fewer devices."""
-    model = recipe.model
-    return Transport.pooled_wave(
-        recipe.gpus // recipe.racks,
-        sender_factor=model.sender_capacity_factor,
-        receiver_factor=model.capacity_factor,
-        waves=model.num_expert_waves,
-        groups=groups,
-    )
-
-
-def _compile(recipe: Recipe, transport: Transport) -> Callable[[dict[str, jax.Array], Batch], Sums]:
+def _compile(recipe: Recipe, transport: Transport, world: World) -> Callable[[dict[str, jax.Array], Batch], Sums]:
     def sums(params: dict[str, jax.Array], batch: Batch) -> Sums:
         loss, seen = training_loss(
             params,
@@ -73,11 +66,12 @@ def _compile(recipe: Recipe, transport: Transport) -> Callable[[dict[str, jax.Ar
             config=recipe.model,
             z_loss=0.0,
             transport=transport,
+            mesh=world.mesh,
             compute_dtype=jnp.dtype(recipe.compute_dtype),
         )
         return Sums(loss * jnp.sum(batch.loss_weight), jnp.sum(seen.sender_dropped + seen.receiver_dropped))
 
-    return jax.jit(sums)
+    return jax.jit(sums, out_shardings=world.whole())
 
 
 def _batches(held_out: Batch, size: int) -> list[Batch]:
@@ -89,10 +83,10 @@ def _batches(held_out: Batch, size: int) -> list[Batch]:
         padded = np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
         return np.split(padded, len(padded) // size)
 
-    parts = zip(
+    parts: Any = zip(
         cut(np.asarray(held_out.tokens), 0),
         cut(np.asarray(held_out.loss_weight), 0),
         cut(np.asarray(held_out.segment_ids), -1),
         strict=True,
     )
-    return [Batch(*(jnp.asarray(array) for array in part)) for part in parts]
+    return [Batch(*part) for part in parts]

@@ -7,7 +7,8 @@
                         that the optimizer holds fixed and that moved
 
 Equal bits are promised for equal code, devices and flags. Rates and times differ from run to run, all else does not.
-On one device, expert shards are virtual (`marin_model.transport`), so that what a rack would drop is dropped.
+On one device, expert shards are virtual (`marin_model.transport`), so that what a rack would drop is dropped; on a mesh
+(`world`) they lie over its devices, and a checkpoint made on one is restored onto another.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -29,24 +30,25 @@ import numpy as np
 
 from marin_model.checks import check_batch
 from marin_model.initial import init_arrays
-from marin_model.optimizer import OptimizerConfig, sphere_norms
-from marin_model.training import Batch, Metrics, TrainState, init_train_state, make_train_step
+from marin_model.optimizer import sphere_norms
+from marin_model.training import Batch, Metrics, TrainState, init_train_state
 from repro import runs
 from repro.errors import TrainingError, UsageError
 from repro.files import canonical_json, write_atomically
 from repro.ladder.checkpoint import Checkpoints, Saved, open_checkpoints
 from repro.ladder.departures import Departure
 from repro.ladder.expected_drops import expected_drop_fraction
-from repro.ladder.heldout import make_evaluation, pooled_wave
+from repro.ladder.hardware import peak_flops
+from repro.ladder.heldout import make_evaluation
 from repro.ladder.recipe import Recipe
+from repro.ladder.step import make_step, optimizer_config, recomputes
+from repro.ladder.world import ALONE, World
 
 FAILURE = "failure.json"
 PUBLISHED_SEED = 0  # W&B config of the hero, trainer.seed
 SAVE_EVERY = 600.0  # seconds, beside the saves at marks
 # Each update divides by a float32 norm and multiplies by another, so a norm may walk by a rounding or two an update.
 NORM_DRIFT = (1e-5, 2.0**-22)  # relative: at once, and for each update
-# Dense bfloat16 FLOPs a second of one device, for MFU; NVIDIA's data sheets of H100 SXM, H200 and GB200.
-PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989.4e12, "NVIDIA H200": 989.4e12, "NVIDIA GB200": 2.5e15}
 
 
 class Data(Protocol):
@@ -60,8 +62,8 @@ class Data(Protocol):
     def departures(self) -> tuple[Departure, ...]:
         """What of it is not as published."""
 
-    def batch(self, step: int) -> tuple[Any, ...]:
-        """The fields of a step's `Batch`, a pure function of the step."""
+    def batch(self, step: int, first: int = 0, count: int | None = None) -> tuple[Any, ...]:
+        """The fields of a step's `Batch`, of `count` rows from the first on; a pure function of its arguments."""
 
     def held_out(self, tokens: int | None) -> tuple[Any, ...]:
         """About so many tokens of documents that are never trained on, whole sequences; None: all."""
@@ -89,35 +91,48 @@ def train(
     on_step: Callable[[Mapping[str, Any]], None] = lambda row: None,
     on_evaluation: Callable[[Mapping[str, Any]], None] = lambda result: None,
     save_every: float = SAVE_EVERY,
+    world: World = ALONE,
+    remat: bool | None = None,
 ) -> Outcome:
     """Train a rung into the folder `out`, up to `steps` completed updates or the recipe's last.
 
     `seed` is that of the initial weights; the data's order has its own. `record` says from which record the recipe
-    comes, `entropy` what is known of the held-out data's. Raises UsageError where the folder holds a run and it is not
-    to be resumed, or holds another run; TrainingError where the run cannot go on; OutputError where something cannot be
-    written, or another process writes there; KeyboardInterrupt after SIGINT and SIGTERM, with everything saved.
+    comes, `entropy` what is known of the held-out data's; `remat` computes each layer again in the backward pass, for
+    memory (None: at full scale). Every process of a world calls this, and the first one writes. Raises UsageError where
+    the folder holds a run and it is not to be resumed, or holds another run; TrainingError where the run cannot go on;
+    OutputError where something cannot be written, or another process writes there; KeyboardInterrupt after SIGINT and
+    SIGTERM, with everything saved.
     """
-    until = check_call(recipe, out, resume=resume, steps=steps)
-    with runs.hold_run(out):
-        identity = {**_identity(recipe, data, record, seed), "entropy": dict(entropy) if entropy else None}
-        if resume:
-            runs.check_resumable(out, identity)
-        execution = dict(runs.read_manifest(out).execution) if resume else {"sessions": []}
-        session: dict[str, Any] = _session()
-        execution["sessions"] = [*execution["sessions"], session]
+    until = recipe.steps if steps is None else steps
+    remat = recomputes(recipe) if remat is None else remat
+    session: dict[str, Any] = _session(world, remat)
+    identity = {**_identity(recipe, data, record, seed), "entropy": dict(entropy) if entropy else None}
+    execution: dict[str, Any] = {"sessions": []}
 
-        def note(**values: Any) -> None:
-            session.update(values)
+    def note(**values: Any) -> None:
+        session.update(values)
+        if world.is_first:
             runs.write_manifest(out, runs.Manifest(identity=identity, execution=execution))
 
-        if not resume:
+    def begin() -> None:
+        if resume:
+            runs.check_resumable(out, identity)
+            execution.update(runs.read_manifest(out).execution)
+        else:
             session["expected_drop_fraction"] = expected_drop_fraction(recipe)
+        execution["sessions"] = [*execution["sessions"], session]
         note(outcome="running")
+
+    world.first_does(lambda: check_call(recipe, out, resume=resume, steps=steps))
+    with ExitStack() as held:
+        world.first_does(lambda: held.enter_context(runs.hold_run(out)))
+        world.first_does(begin)
         with open_checkpoints(out) as checkpoints, _stop_signals() as stopped:
             try:
                 outcome = _run(
-                    recipe, data, out, until, seed, checkpoints, stopped, note, on_step, on_evaluation, save_every
-                )
+                    recipe, data, out, until, seed, checkpoints, stopped, note, on_step, on_evaluation, save_every,
+                    world, remat,
+                )  # fmt: skip
             except BaseException as error:
                 note(outcome=type(error).__name__, ended=_now())
                 raise
@@ -147,105 +162,107 @@ def _run(
     on_step: Callable[[Mapping[str, Any]], None],
     on_evaluation: Callable[[Mapping[str, Any]], None],
     save_every: float,
+    world: World,
+    remat: bool,
 ) -> Outcome:
     """From the newest checkpoint, or the start, to step `until`."""
-    saved = _begin(recipe, checkpoints, seed)
+    saved = _begin(recipe, checkpoints, seed, world)
     state, held = saved.state, jax.device_get(saved.sphere_norms)
     done = int(state.step)
-    runs.cut_metrics(out, done)
-    runs.cut_evaluations(out, runs.HELD_OUT, done)
-    evaluate = make_evaluation(recipe, Batch(*data.held_out(recipe.evaluation_tokens)))
+    if world.is_first:
+        runs.cut_metrics(out, done)
+        runs.cut_evaluations(out, runs.HELD_OUT, done)
+    evaluate = make_evaluation(recipe, Batch(*data.held_out(recipe.evaluation_tokens)), world)
     newest: Mapping[str, Any] | None = None
 
     def look(params: dict[str, jax.Array]) -> None:
         nonlocal newest
         newest = _evaluation(recipe, done, evaluate(params))
-        runs.write_evaluation(out, runs.HELD_OUT, done, newest)
-        on_evaluation(newest)
+        if world.is_first:
+            runs.write_evaluation(out, runs.HELD_OUT, done, newest)
+            on_evaluation(newest)
 
     row: dict[str, Any] | None = None
-    if _is_mark(recipe, done) and not runs.has_evaluation(out, runs.HELD_OUT, done):
+    missing = world.is_first and _is_mark(recipe, done) and not runs.has_evaluation(out, runs.HELD_OUT, done)
+    if any(world.any_says(missing)):
         look(state.params)  # the process died between a checkpoint and its evaluation
     if done < until:
         started = time.monotonic()
-        step_of = _compiled_step(recipe, state, _batch(recipe, data, done))
+        step_of = _compiled_step(recipe, state, _batch(recipe, data, done, world), world, remat)
         note(compile_seconds=round(time.monotonic() - started, 3))
     last_saved = time.monotonic()
     while done < until:
         started = time.monotonic()
-        batch = _batch(recipe, data, done)
+        batch = _batch(recipe, data, done, world)
         state, measured = step_of(state, batch)
-        row = _row(recipe, done, jax.device_get(measured), state, time.monotonic() - started, held)
-        _check(row, recipe, done, batch, out, checkpoints)
-        runs.append_metrics(out, row)
-        on_step(row)
+        row = _row(recipe, done, jax.device_get(measured), state, time.monotonic() - started, held, world)
+        _check(row, recipe, done, batch, out, checkpoints, world)
+        if world.is_first:
+            runs.append_metrics(out, row)
+            on_step(row)
         done += 1
         mark = _is_mark(recipe, done)
-        if mark or done == until or stopped or time.monotonic() - last_saved > save_every:
+        stop, due = world.any_says(bool(stopped), time.monotonic() - last_saved > save_every)
+        if mark or done == until or stop or due:
             checkpoints.save(Saved(state, saved.sphere_norms))
             if mark:
                 look(state.params)
             checkpoints.wait()  # the next step overwrites the buffers that are being saved
             last_saved = time.monotonic()
-        if stopped:
+            (stop,) = world.any_says(bool(stopped))  # it may have come while all this was done
+        if stop:
             raise KeyboardInterrupt
     return Outcome(done, done == recipe.steps, row, newest)
 
 
-def _begin(recipe: Recipe, checkpoints: Checkpoints, seed: int) -> Saved:
+def _begin(recipe: Recipe, checkpoints: Checkpoints, seed: int, world: World = ALONE) -> Saved:
     """The newest checkpoint, or the state before the first update."""
 
     def fresh() -> Saved:
         _, key = jax.random.split(jax.random.PRNGKey(seed))  # the first half orders the data
-        state = init_train_state(init_arrays(recipe.model, key), _optimizer(recipe))
+        state = init_train_state(init_arrays(recipe.model, key), optimizer_config(recipe))
         return Saved(state, sphere_norms(state.params))
 
-    latest = checkpoints.latest()
-    if latest is None:
+    latest, shapes = checkpoints.latest(), jax.eval_shape(fresh)
+    if latest is None and world.mesh is None:
         return jax.jit(fresh)()
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), jax.eval_shape(fresh))
+    where = world.shardings(shapes, recipe)
+    if latest is None:
+        return jax.jit(fresh, out_shardings=where)()
+    like = jax.tree.map(lambda x, to: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=to), shapes, where)
     return checkpoints.restore(latest, like)
 
 
-def _optimizer(recipe: Recipe) -> OptimizerConfig:
-    return OptimizerConfig(
-        learning_rate=recipe.muonh_learning_rate,
-        adam_lr=recipe.adam_learning_rate,
-        steps=recipe.steps,
-        beta1=recipe.beta1,
-        beta2=recipe.beta2,
-        epsilon=recipe.epsilon,
-        final_ratio=recipe.min_learning_rate_ratio,
-        newton_schulz_dtype="bfloat16" if recipe.newton_schulz_dtype == "bfloat16" else "float32",
-    )
+def _batch(recipe: Recipe, data: Data, step: int, world: World) -> Batch:
+    """A step's batch: all of it, or on a mesh the rows of this process's devices."""
+
+    def read(*rows: int) -> Batch:
+        batch = Batch(*data.batch(step, *rows))
+        try:
+            check_batch(recipe.model, batch.tokens, batch.segment_ids, batch.loss_weight)
+        except ValueError as error:
+            raise TrainingError(f"the batch of step {step:,} of {recipe.rung}: {error}") from error
+        return batch
+
+    return read() if world.mesh is None else world.place(recipe, lambda span: read(*span), recipe.batch_size)
 
 
-def _batch(recipe: Recipe, data: Data, step: int) -> Batch:
-    batch = Batch(*data.batch(step))
-    try:
-        check_batch(recipe.model, batch.tokens, batch.segment_ids, batch.loss_weight)
-    except ValueError as error:
-        raise TrainingError(f"the batch of step {step:,} of {recipe.rung}: {error}") from error
-    return batch
-
-
-def _compiled_step(recipe: Recipe, state: TrainState, batch: Batch) -> Any:
+def _compiled_step(recipe: Recipe, state: TrainState, batch: Batch, world: World, remat: bool) -> Any:
     """The compiled update; compiling apart keeps the first step's rate honest."""
-    step: Any = make_train_step(
-        recipe.model,
-        _optimizer(recipe),
-        transport=pooled_wave(recipe, groups=recipe.racks),
-        compute_dtype=jnp.dtype(recipe.compute_dtype),
-    )
-    return step.lower(state, batch).compile()
+    return make_step(recipe, mesh=world.mesh, remat=remat).lower(state, batch).compile()
 
 
 # What is measured
 
 
 def _row(
-    recipe: Recipe, step: int, measured: Metrics, state: TrainState, seconds: float, held: Mapping[str, Any]
+    recipe: Recipe,
+    step: int,
+    measured: Metrics,
+    state: TrainState,
+    seconds: float,
+    held: Mapping[str, Any],
+    world: World,
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Fractions are of all chosen assignments; entropies are in nats."""
     counts = measured.routing_counts.astype(np.float64)  # [layers, E]
@@ -253,7 +270,7 @@ def _row(
     entropy = -np.sum(load * np.log(np.where(load > 0, load, 1)), axis=1)
     betas = np.asarray(state.pending_qb_betas)
     rate = recipe.tokens_per_step / seconds
-    peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
+    peak = peak_flops(jax.devices()[0].device_kind)
     return {
         "step": step,
         "tokens": (step + 1) * recipe.tokens_per_step,
@@ -270,7 +287,7 @@ def _row(
         "router_max_load": float(load.max() * load.shape[1]),  # of the busiest expert, over an even share
         "qb_range": float((betas.max(axis=1) - betas.min(axis=1)).max()),  # of the pending quantiles, widest layer
         "tokens_per_second": rate,
-        "mfu": recipe.flops_per_step_with_lm_head / seconds / peak if peak else None,
+        "mfu": recipe.flops_per_step_with_lm_head / seconds / (peak * world.devices) if peak else None,
     }
 
 
@@ -279,7 +296,7 @@ def _drift(now: Mapping[str, Any], held: Mapping[str, Any]) -> float:
 
 
 def _check(
-    row: Mapping[str, Any], recipe: Recipe, step: int, batch: Batch, out: Path, checkpoints: Checkpoints
+    row: Mapping[str, Any], recipe: Recipe, step: int, batch: Batch, out: Path, checkpoints: Checkpoints, world: World
 ) -> None:
     """Raise TrainingError, and leave what is needed to look into it, where a run must not go on."""
     at_once, each = NORM_DRIFT
@@ -291,7 +308,7 @@ def _check(
     else:
         return
     kept = checkpoints.latest()
-    tokens = np.asarray(batch.tokens)
+    tokens = np.concatenate([shard.data for shard in jnp.asarray(batch.tokens).addressable_shards])  # this process's
     failure = {
         "step": step,
         "what": what,
@@ -300,7 +317,8 @@ def _check(
         "batch": {"sha256": hashlib.sha256(tokens.tobytes()).hexdigest(), "shape": list(tokens.shape)},
         "metrics": {name: value if _is_finite(value) else str(value) for name, value in row.items()},
     }
-    write_atomically(out / FAILURE, canonical_json(failure))
+    if world.is_first:
+        write_atomically(out / FAILURE, canonical_json(failure))
     after = f"the checkpoint after {kept:,} updates is kept" if kept is not None else "no checkpoint was made yet"
     raise TrainingError(f"{out}: step {step:,} of {recipe.rung}: {what}. {after.capitalize()}; see {out / FAILURE}.")
 
@@ -365,9 +383,12 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def _session() -> dict[str, Any]:
+def _session(world: World, remat: bool) -> dict[str, Any]:
     devices = jax.devices()
     return {
+        "mesh": dict(world.mesh.shape) if world.mesh else None,
+        "processes": world.processes,
+        "remat": remat,
         "started": _now(),
         "devices": f"{len(devices)} x {devices[0].device_kind}",
         "versions": {name: version(name) for name in ("marin-repro", "jax", "jaxlib", "orbax-checkpoint", "numpy")},

@@ -64,13 +64,13 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that counts, and reads its batch; a state of a few numbers."""
 
-    def begin(recipe: Any, checkpoints: Any, seed: int) -> Saved:
+    def begin(recipe: Any, checkpoints: Any, seed: int, *_: Any) -> Saved:
         state = TrainState({"w": jnp.ones(2)}, (), jnp.zeros((2, 12)), jnp.zeros([], jnp.int32))
         like = Saved(state, {"w": jnp.ones(2)})
         latest = checkpoints.latest()
         return like if latest is None else checkpoints.restore(latest, like)
 
-    def compiled(recipe: Any, state: Any, batch: Batch) -> Any:
+    def compiled(recipe: Any, state: Any, batch: Batch, *_: Any) -> Any:
         def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
             assert batch.tokens.shape == batch.loss_weight.shape == (recipe.batch_size, recipe.seq_len)
             one, counts, none = (

@@ -230,7 +230,7 @@ class Fake:
     def __init__(self, **at_step_3: Any) -> None:
         self.at_step_3 = at_step_3
 
-    def __call__(self, recipe: Any, state: Any, batch: Batch) -> Any:
+    def __call__(self, recipe: Any, state: Any, batch: Batch, *_: Any) -> Any:
         one, norms = jnp.float32(1.0), {"w": jnp.ones(2)}
         groups = dict.fromkeys(("adam", "adamh", "muonh"), one)
         counts, none = jnp.ones((2, 12), jnp.int32), jnp.zeros(2, jnp.int32)
@@ -243,7 +243,7 @@ class Fake:
         return step
 
 
-def begin_small(recipe: Any, checkpoints: Any, seed: int) -> Saved:
+def begin_small(recipe: Any, checkpoints: Any, seed: int, *_: Any) -> Saved:
     from marin_model.training import TrainState
 
     assert checkpoints.latest() is None

@@ -36,8 +36,9 @@ class ToyData:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
-    def batch(self, step: int) -> Batch:
-        return self._rows(np.random.default_rng((1, step)), self.recipe.batch_size)
+    def batch(self, step: int, first: int = 0, count: int | None = None) -> Batch:
+        rows = slice(first, None if count is None else first + count)
+        return Batch(*(field[rows] for field in self._rows(np.random.default_rng((1, step)), self.recipe.batch_size)))
 
     def held_out(self, tokens: int | None) -> Batch:
         return self._rows(np.random.default_rng(2), (tokens or 256) // self.recipe.seq_len)
@@ -59,13 +60,13 @@ class DyingData(ToyData):
         super().__init__(recipe)
         self.die, self.stop = die, stop
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, first: int = 0, count: int | None = None) -> Batch:
         # The batch of the first step is asked for twice: once to compile.
         if step == self.die:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.stop:
             os.kill(os.getpid(), signal.SIGTERM)
-        return super().batch(step)
+        return super().batch(step, first, count)
 
 
 def die_while_saving(steps_completed: int) -> None:

@@ -1,0 +1,180 @@
+"""Where a run runs: one device, or a mesh of devices of one process or of many, which all run this same program.
+
+    one device     expert shards are virtual; nothing here does anything
+    a mesh         every process reads the rows of its own devices and holds their parts of the arrays
+    process 0      alone writes manifest, metrics and evaluations, and decides what all must agree on
+
+Processes find each other through `jax.distributed`: by its own detection of SLURM, Open MPI and Kubernetes, or by the
+coordinator's address. All see one folder for the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+
+from marin_model import sharding
+from marin_model.training import Batch
+from repro.errors import MarinReproError, TrainingError, UsageError
+from repro.ladder.meshes import Sizes, check_mesh
+from repro.ladder.recipe import Recipe
+
+HEARTBEAT = 30  # seconds without a sign of life after which a process counts as dead
+FAREWELL = 10  # seconds that a process which ends waits for the others to end too
+
+Span = tuple[int, int]  # first row of a batch, and how many
+
+
+@dataclass(frozen=True)
+class World:
+    """The mesh of a run, None for one device, and which of its processes this is."""
+
+    mesh: jax.sharding.Mesh | None = None
+    process: int = 0
+    processes: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes and decides."""
+        return self.process == 0
+
+    @property
+    def groups(self) -> int:
+        """Rows of devices that exchange no tokens."""
+        return 1 if self.mesh is None else sharding.axis_size(self.mesh, (sharding.REPLICA, sharding.DATA))
+
+    @property
+    def devices(self) -> int:
+        """That compute."""
+        return 1 if self.mesh is None else self.mesh.size
+
+    @cached_property
+    def on_tokens(self) -> NamedSharding | None:
+        """How the rows of a batch lie."""
+        return None if self.mesh is None else NamedSharding(self.mesh, sharding.TOKENS)
+
+    def shardings(self, tree: Any, recipe: Recipe) -> Any:
+        """Where the arrays of a state lie, given their shapes."""
+        if self.mesh is None:
+            alone = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            return jax.tree.map(lambda leaf: alone, tree)
+        return sharding.tree_shardings(tree, recipe.model, self.mesh)
+
+    def whole(self) -> NamedSharding | None:
+        """One copy on every device."""
+        return None if self.mesh is None else NamedSharding(self.mesh, sharding.REPLICATED)
+
+    def place(self, recipe: Recipe, read: Callable[[Span], Batch], rows: int) -> Batch:
+        """A batch of so many rows, of which this process reads only those of its devices, each span once."""
+        where = self.on_tokens
+        assert where is not None
+        parts = []
+        for device, spans in self._spans(recipe, rows):
+            read_rows = [read(span) for span in spans]
+            joined = [np.concatenate(arrays) for arrays in zip(*read_rows, strict=True)]
+            parts.append([jax.device_put(array, device) for array in joined])
+        fields = (
+            jax.make_array_from_single_device_arrays((rows, *of[0].shape[1:]), where, list(of))
+            for of in zip(*parts, strict=True)
+        )
+        return Batch(*fields)
+
+    def _spans(self, recipe: Recipe, rows: int) -> Iterator[tuple[jax.Device, list[Span]]]:
+        """Rows of the batch that lie on each device of this process.
+
+        A batch lies over (rack, shard). Devices of one row of the mesh hold the same racks, each a part of the shards.
+        """
+        assert self.mesh is not None
+        racks, expert = recipe.racks // self.groups, sharding.axis_size(self.mesh, sharding.EXPERT)
+        each = rows // (self.groups * racks * expert)
+        for number, device in enumerate(self.mesh.devices.reshape(-1)):
+            if device.process_index != jax.process_index():
+                continue
+            row, column = divmod(number, expert)
+            first = [((row * racks + rack) * expert + column) * each for rack in range(racks)]
+            yield device, [(start, each) for start in first]
+
+    def spread(self, batch: Batch) -> Batch:
+        """A batch that every process holds whole, on the mesh."""
+        where = self.on_tokens
+        if where is None:
+            return Batch(*(jnp.asarray(array) for array in batch))
+        put: Any = lambda x: jax.make_array_from_callback(x.shape, where, lambda index: x[index])  # noqa: E731
+        return Batch(*(put(np.asarray(array)) for array in batch))
+
+    def first_does(self, what: Callable[[], Any]) -> Any:
+        """Let process 0 do something before any goes on; only there its result is returned.
+
+        Raises what it raises; in the other processes TrainingError, which points there.
+        """
+        if self.processes == 1:
+            return what()
+        result, failure = None, None
+        if self.is_first:
+            try:
+                result = what()
+            except MarinReproError as error:
+                failure = error
+        if multihost_utils.broadcast_one_to_all(np.int32(failure is not None)):
+            raise failure or TrainingError("process 0 refused, and its message says why.")
+        return result
+
+    def any_says(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether it is raised in any process."""
+        if self.processes == 1:
+            return flags
+        raised = np.reshape(multihost_utils.process_allgather(np.asarray(flags, np.int32)), (self.processes, -1))
+        return tuple(bool(np.any(raised[:, flag])) for flag in range(len(flags)))
+
+
+ALONE = World()
+
+
+def make_world(recipe: Recipe, sizes: Sizes | None) -> World:
+    """The world of a run over a mesh of these sizes. Raises UsageError where it does not go with recipe or devices."""
+    processes = jax.process_count()
+    if sizes is None:
+        if processes > 1:
+            raise UsageError(f"{processes} processes need --mesh RxE that covers their {len(jax.devices())} devices.")
+        return ALONE
+    check_mesh(recipe, sizes)
+    try:
+        mesh = sharding.make_mesh(**sizes)
+        sharding.parameter_shardings(recipe.model, mesh)
+    except ValueError as error:
+        raise UsageError(f"{recipe.rung} at scale {recipe.scale}: {error}") from error
+    if processes > 1 and mesh.size != len(jax.devices()):
+        raise UsageError(
+            f"a mesh of {mesh.size} devices, but {processes} processes have {len(jax.devices())}. All must take part."
+        )
+    return World(mesh, jax.process_index(), processes)
+
+
+@contextmanager
+def connected(arguments: Mapping[str, Any] | None) -> Iterator[None]:
+    """Join the other processes; arguments as of `jax.distributed.initialize`, empty for its detection, None for none.
+
+    Must come before the first array. Raises UsageError where there is nothing to detect, or nobody answers.
+    """
+    if arguments is None:
+        yield
+        return
+    try:
+        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=FAREWELL)
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"the processes cannot find each other: {error}. Name --coordinator HOST:PORT, --processes and --process."
+        ) from error
+    try:
+        yield
+    finally:
+        jax.distributed.shutdown()
