@@ -159,6 +159,19 @@ def make_world(recipe: Recipe, sizes: Sizes | None) -> World:
     return World(mesh, jax.process_index(), processes)
 
 
+def join_arguments(coordinator: str | None, processes: int | None, process: int | None) -> dict[str, Any] | None:
+    """Arguments for `connected` of those that name the processes: all three or none. Raises UsageError."""
+    given = (coordinator, processes, process)
+    if all(one is None for one in given):
+        return None
+    if coordinator is None or processes is None or process is None or not 0 <= process < processes:
+        raise UsageError(
+            "--coordinator HOST:PORT, --processes N and --process I (from 0 to N - 1) go together, the same on every "
+            f"process but for I; given were {coordinator}, {processes} and {process}."
+        )
+    return {"coordinator_address": coordinator, "num_processes": processes, "process_id": process}
+
+
 @contextmanager
 def connected(arguments: Mapping[str, Any] | None) -> Iterator[None]:
     """Join the other processes; arguments as of `jax.distributed.initialize`, empty for its detection, None for none.

@@ -1,6 +1,7 @@
 """A toy run for the tests of training: a scale of seconds, data from nowhere, and a process that dies on demand.
 
 python toy_training.py OUT [--resume] [--die-before-step N] [--die-while-saving N] [--stop-after-step N] [--steps N]
+    [--scale FILE] [--mesh RxDxE] [--coordinator HOST:PORT --processes N --process I]
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,19 @@ from typing import Any
 import numpy as np
 
 from marin_model.training import Batch
+from repro.errors import MarinReproError
 from repro.ladder import train as training
 from repro.ladder.checkpoint import Checkpoints
 from repro.ladder.departures import Departure
+from repro.ladder.meshes import parse_mesh
 from repro.ladder.recipe import Recipe, resolve_recipe
+from repro.ladder.world import connected, join_arguments, make_world
 
 SCALE = Path(__file__).with_name("toy.toml")
 
 
-def toy_recipe() -> Recipe:
-    return resolve_recipe("d768", str(SCALE))
+def toy_recipe(scale: Path = SCALE, rung: str = "d768") -> Recipe:
+    return resolve_recipe(rung, str(scale))
 
 
 class ToyData:
@@ -90,16 +95,27 @@ def main() -> int:
     parser.add_argument("--die-before-step", type=int)
     parser.add_argument("--die-while-saving", type=int)
     parser.add_argument("--stop-after-step", type=int)
+    parser.add_argument("--scale", type=Path, default=SCALE)
+    parser.add_argument("--rung", default="d768")
+    parser.add_argument("--mesh")
+    parser.add_argument("--coordinator")
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--process", type=int)
     given = parser.parse_args()
     if given.die_while_saving is not None:
         die_while_saving(given.die_while_saving)
     training.code_digest = lambda: "toy"  # so that editing the source during a test run is no other run
-    recipe = toy_recipe()
+    recipe = toy_recipe(given.scale, given.rung)
     data = DyingData(recipe, given.die_before_step, given.stop_after_step)
     try:
-        training.train(recipe, data, given.out, resume=given.resume, steps=given.steps)
+        with connected(join_arguments(given.coordinator, given.processes, given.process)):
+            world = make_world(recipe, parse_mesh(given.mesh) if given.mesh else None)
+            training.train(recipe, data, given.out, resume=given.resume, steps=given.steps, world=world)
     except KeyboardInterrupt:
         return 130
+    except MarinReproError as error:
+        print(f"marin-repro: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 
