@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from repro.ladder.recipe import Recipe
     from repro.ladder.train import Outcome
+    from repro.ladder.world import World
     from repro.record.facts import Record
 
 PACKAGES = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}  # of the extra [train]
@@ -39,23 +40,70 @@ def train(
     steps: Annotated[
         int | None, typer.Option(help="Stop when so many steps are done. Default: the whole run.", show_default=False)
     ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RxE",
+            help="Devices as replicas x (data x) expert shards. Default: one device.",
+            show_default=False,
+        ),
+    ] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="One process of many, as SLURM, Open MPI or Kubernetes says.")
+    ] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of process 0, where nothing says.", show_default=False)
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="In all; with --coordinator.", show_default=False)] = None,
+    process: Annotated[int | None, typer.Option(help="Which this is, from 0 on.", show_default=False)] = None,
+    remat: Annotated[
+        bool | None,
+        typer.Option(
+            "--remat/--no-remat",
+            help="Compute each layer again in the backward pass, for memory. Default: at scale full.",
+            show_default=False,
+        ),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Leave out the progress.")] = False,
 ) -> None:
     """Train a rung of the ladder, or go on with it.
 
     Metrics, held-out losses and checkpoints go into the run's folder; plan shows first what it will take. Ctrl-C saves,
-    and --resume goes on to the same bits.
+    and --resume goes on to the same bits. On several machines every process runs this same command, in one folder that
+    all see (docs/clusters.md).
 
     Example: marin-repro train d768 --scale smoke
     """
     from repro.files import canonical_json
+    from repro.ladder.meshes import check_mesh, parse_mesh
     from repro.ladder.recipe import resolve_recipe
     from repro.record.facts import load_record
 
     recipe = resolve_recipe(rung, scale)
+    sizes = parse_mesh(mesh) if mesh else None
+    if sizes:
+        check_mesh(recipe, sizes)
     out = out or RUNS / (f"{recipe.rung}-{Path(scale).stem}" + (f"-seed{seed}" if seed else ""))
-    outcome = train_rung(recipe, load_record(), out, data=data, seed=seed, resume=resume, steps=steps, quiet=quiet)
+    with needs_training("train"):
+        from repro.ladder.world import connected, join_arguments, make_world
+    join = join_arguments(coordinator, processes, process)
+    with connected({} if distributed and join is None else join):
+        world = make_world(recipe, sizes)
+        outcome = train_rung(
+            recipe,
+            load_record(),
+            out,
+            data=data,
+            seed=seed,
+            resume=resume,
+            steps=steps,
+            quiet=quiet or not world.is_first,
+            world=world,
+            remat=remat,
+        )
+    if not world.is_first:
+        return
     result = {"run": str(out), **outcome._asdict()}
     if json_output:
         typer.echo(canonical_json(result), nl=False)
@@ -76,15 +124,21 @@ def train_rung(
     resume: bool = False,
     steps: int | None = None,
     quiet: bool = False,
+    world: World | None = None,
+    remat: bool | None = None,
 ) -> Outcome:
     """Train a rung into a folder and say on the way how it goes. A synthetic store lies beside the folder."""
     training = _training()
-    training.check_call(recipe, out, resume=resume, steps=steps)
+    world = world or training.ALONE
+    world.first_does(lambda: training.check_call(recipe, out, resume=resume, steps=steps))
     from repro.ladder.run_data import open_data
 
     say = _silent if quiet else _to_stderr
     say(f"{recipe.rung} at scale {recipe.scale}: {recipe.steps:,} steps, {recipe.tokens:,} tokens, into {out}.")
-    found = open_data(data, recipe, record, out.parent / f"{SYNTHETIC}-{Path(recipe.scale).stem}", seed=seed)
+    store = out.parent / f"{SYNTHETIC}-{Path(recipe.scale).stem}"
+    if world.processes > 1:  # one of them makes it where it is not there
+        world.first_does(lambda: open_data(data, recipe, record, store, seed=seed))
+    found = open_data(data, recipe, record, store, seed=seed)
     if found.entropy:
         rate, unigram = found.entropy
         say(f"Held-out data: entropy rate {rate:.4f} nats/token, {unigram:.4f} by letters alone.")
@@ -101,6 +155,8 @@ def train_rung(
             entropy=found.entropy._asdict() if found.entropy else None,
             on_step=on_step,
             on_evaluation=lambda result: say(_evaluation_line(result)),
+            world=world,
+            remat=remat,
         )
     return outcome
 

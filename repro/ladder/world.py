@@ -10,6 +10,8 @@ coordinator's address. All see one folder for the run.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +32,16 @@ from repro.ladder.recipe import Recipe
 
 HEARTBEAT = 30  # seconds without a sign of life after which a process counts as dead
 FAREWELL = 10  # seconds that a process which ends waits for the others to end too
+
+GONE = (
+    "another process of the run is gone or out of reach; its own log says why. What was saved is whole: start all "
+    "processes again with --resume."
+)
+LAST_WORDS = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.stdin.read() or sys.stderr.write(sys.argv[1])
+"""
 
 Span = tuple[int, int]  # first row of a batch, and how many
 
@@ -187,7 +199,27 @@ def connected(arguments: Mapping[str, Any] | None) -> Iterator[None]:
         raise UsageError(
             f"the processes cannot find each other: {error}. Name --coordinator HOST:PORT, --processes and --process."
         ) from error
-    try:
-        yield
-    finally:
-        jax.distributed.shutdown()
+    with _last_words():
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            raise TrainingError(f"{GONE} XLA says: {str(error).splitlines()[0]}") from error
+        finally:
+            jax.distributed.shutdown()
+
+
+@contextmanager
+def _last_words() -> Iterator[None]:
+    """Have something said for this process where XLA ends it without asking Python, as it does once a peer is dead.
+
+    A process that has nothing else to do waits for the end of a pipe: with a word, where all went its way; without,
+    where this process is no more.
+    """
+    command = [sys.executable, "-I", "-S", "-c", LAST_WORDS, f"marin-repro: {GONE}\n"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as speaker:
+        try:
+            yield
+        finally:
+            assert speaker.stdin is not None
+            speaker.stdin.write(b"done")
+            speaker.stdin.close()

@@ -1,7 +1,8 @@
 """A toy run for the tests of training: a scale of seconds, data from nowhere, and a process that dies on demand.
 
 python toy_training.py OUT [--resume] [--die-before-step N] [--die-while-saving N] [--stop-after-step N] [--steps N]
-    [--scale FILE] [--mesh RxDxE] [--coordinator HOST:PORT --processes N --process I]
+    [--scale FILE] [--rung RUNG] [--save-every SECONDS]
+    [--mesh RxDxE] [--coordinator HOST:PORT --processes N --process I]
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from marin_model.training import Batch
 from repro.errors import MarinReproError
 from repro.ladder import train as training
+from repro.ladder import world as world_of_run
 from repro.ladder.checkpoint import Checkpoints
 from repro.ladder.departures import Departure
 from repro.ladder.meshes import parse_mesh
@@ -97,6 +99,7 @@ def main() -> int:
     parser.add_argument("--stop-after-step", type=int)
     parser.add_argument("--scale", type=Path, default=SCALE)
     parser.add_argument("--rung", default="d768")
+    parser.add_argument("--save-every", type=float, default=training.SAVE_EVERY)
     parser.add_argument("--mesh")
     parser.add_argument("--coordinator")
     parser.add_argument("--processes", type=int)
@@ -104,13 +107,15 @@ def main() -> int:
     given = parser.parse_args()
     if given.die_while_saving is not None:
         die_while_saving(given.die_while_saving)
+    world_of_run.HEARTBEAT = 10  # so that a dead process is noticed soon
     training.code_digest = lambda: "toy"  # so that editing the source during a test run is no other run
     recipe = toy_recipe(given.scale, given.rung)
     data = DyingData(recipe, given.die_before_step, given.stop_after_step)
     try:
         with connected(join_arguments(given.coordinator, given.processes, given.process)):
             world = make_world(recipe, parse_mesh(given.mesh) if given.mesh else None)
-            training.train(recipe, data, given.out, resume=given.resume, steps=given.steps, world=world)
+            how: dict[str, Any] = {"resume": given.resume, "steps": given.steps, "save_every": given.save_every}
+            training.train(recipe, data, given.out, world=world, **how)
     except KeyboardInterrupt:
         return 130
     except MarinReproError as error:
