@@ -193,13 +193,16 @@ def connected(arguments: Mapping[str, Any] | None) -> Iterator[None]:
     if arguments is None:
         yield
         return
-    try:
-        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=FAREWELL)
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"the processes cannot find each other: {error}. Name --coordinator HOST:PORT, --processes and --process."
-        ) from error
     with _last_words():
+        try:
+            jax.distributed.initialize(
+                **arguments, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=FAREWELL
+            )
+        except (ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"the processes cannot find each other: {error}. Name --coordinator HOST:PORT, --processes and "
+                "--process."
+            ) from error
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
