@@ -61,7 +61,7 @@ def start_all(out: Path, mesh: str, processes: int, *arguments: object, last: tu
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Exit code, and what it said on standard error."""
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=400)
     return process.returncode, said
 
 
