@@ -198,8 +198,9 @@ def _reduced(value: Value, reference: Statement, alternatives: Iterable[Derived]
     """The odd value, marked where it is no contradiction of its own: digits cut off, or what follows from another."""
     if why := _cut_off(value, reference):
         return replace(value, why=why)
+    own = {claim.id for claim in value.published}  # what follows from itself is no excuse
     for other in alternatives:
-        if other.from_claims and all(_agree(one, other) for one in value.statements):
+        if other.from_claims and not own & set(other.roots) and all(_agree(one, other) for one in value.statements):
             why = f"{value.best.printed} follows from {other.alternative}: {other.arithmetic}."
             return replace(value, why=why, follows=other.alternative)
     return value

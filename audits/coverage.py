@@ -1,7 +1,8 @@
 """How much of a record was read and held against anything: counted before any finding is believed.
 
-A claim is *compared* where another source, or a table of the record, states the same quantity in the same scope; it is
-*related* where a relation, a sum or a check has it among its arguments and had all the others. The rest is listed.
+A claim is *compared* where another statement of the record, a table's too, is about the same quantity, counted alike,
+in the same scope; *related* where a relation or a sum has it among its arguments and had all the others, and what it
+gives is held against a claim; *looked at* where a check's finding rests on it. The rest is listed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from audits.checks.observation import Observation
-from audits.claims import Claim, Ledger
-from audits.derive import Pool
+from audits.claims import Claim, Ledger, Scope
+from audits.derive import Pool, Statement
 from audits.intervals import Interval
 from audits.relations import Derived
 
@@ -26,6 +27,7 @@ class Coverage:
     table_figures: int
     compared: tuple[str, ...]
     related: tuple[str, ...]
+    looked_at: tuple[str, ...]
     unchecked: tuple[str, ...]
 
     @property
@@ -38,18 +40,21 @@ def coverage(ledger: Ledger, pool: Pool, seen: Sequence[Observation]) -> Coverag
     """Count what a filled pool holds against what."""
     own = {claim.id for claim in ledger.claims}
     statements = [one for among in pool.by_quantity.values() for one in among]
-    by_place: dict[tuple[str, object], list[Claim]] = {}
+
+    def way_of(one: Statement) -> tuple[str, Scope, str]:
+        usual = next(iter(ledger.quantities[one.quantity].conventions), "")
+        return one.quantity, one.scope, one.convention or usual
+
+    counted_alike: dict[tuple[str, Scope, str], list[Claim]] = {}
     for one in statements:
         if isinstance(one, Claim):
-            by_place.setdefault((one.quantity, one.scope), []).append(one)
-    compared = {one.id for among in by_place.values() if len(among) > 1 for one in among} & own
-    derived = [one for one in statements if isinstance(one, Derived) and not one.alternative]
-    checked = {(one.quantity, one.scope) for one in derived}
-    held = {key for key in checked if key in by_place}
-    related = {one.id for key in held for one in by_place[key]}
-    related |= {root for one in derived if (one.quantity, one.scope) in held for root in one.roots}
-    related |= {claim.id for one in seen for claim in one.claims}
+            counted_alike.setdefault(way_of(one), []).append(one)
+    compared = {one.id for among in counted_alike.values() if len(among) > 1 for one in among} & own
+    derived = [(one, way_of(one)) for one in statements if isinstance(one, Derived) and not one.alternative]
+    related = {one.id for _, way in derived for one in counted_alike.get(way, ())}
+    related |= {root for one, way in derived if way in counted_alike for root in one.roots}
     related &= own
+    looked_at = {claim.id for one in seen for claim in one.claims} & own
     order = [claim.id for claim in ledger.claims]
     return Coverage(
         claims=len(ledger.claims),
@@ -58,5 +63,6 @@ def coverage(ledger: Ledger, pool: Pool, seen: Sequence[Observation]) -> Coverag
         table_figures=sum(isinstance(one, Claim) and one.id not in own for one in statements),
         compared=tuple(id for id in order if id in compared),
         related=tuple(id for id in order if id in related),
-        unchecked=tuple(id for id in order if id not in compared | related),
+        looked_at=tuple(id for id in order if id in looked_at),
+        unchecked=tuple(id for id in order if id not in compared | related | looked_at),
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from audits.claims import Claim, Scope
 from audits.intervals import Interval, exact, image, overlap, shown
 from audits.quantities import REFINING, Quantity
-from audits.relations import ARITHMETIC, STEP, SUMS, Derived, Relation, Sum
+from audits.relations import ARITHMETIC, COUNTS, STEP, SUMS, Count, Derived, Relation, Sum
 
 Statement = Claim | Derived
 
@@ -84,6 +84,10 @@ def derive(pool: Pool, relations: Sequence[Relation]) -> dict[tuple[str, str], s
         for one in _add_up(total, pool):
             evaluated.setdefault((one.quantity, one.relation), set()).add(one.scope)
             pool.add([one])
+    for count in COUNTS:
+        for one in _counted(count, pool):
+            evaluated.setdefault((one.quantity, one.relation), set()).add(one.scope)
+            pool.add([one])
     for relation in relations:
         for scope in _scopes(relation, pool):
             results = _evaluate(relation, scope, pool)
@@ -148,6 +152,30 @@ def _add_up(total: Sum, pool: Pool) -> list[Derived]:
                 )
             )
     return results
+
+
+def _counted(count: Count, pool: Pool) -> list[Derived]:
+    """How many things a source gives the counted name; only where it speaks of two or more of them."""
+    stated: dict[str, list[Claim]] = {}
+    for one in pool.by_quantity.get(count.part, ()):
+        if isinstance(one, Claim) and [key for key, _ in one.scope] == [count.key]:
+            stated.setdefault(one.source.id, []).append(one)
+    return [
+        Derived(
+            quantity=count.total,
+            scope=(),
+            value=exact(number := sum(one.value == count.value for one in parts)),
+            printed=shown(exact(number)),
+            relation=count.name,
+            source=ARITHMETIC,
+            arithmetic=f"{count.name}: {number} of {len(parts)}",
+            inputs=tuple(one.id for one in parts),
+            roots=tuple(one.id for one in parts),
+            rank=max(one.source.rank for one in parts),
+        )
+        for _, parts in sorted(stated.items())
+        if len(parts) > 1
+    ]
 
 
 def _scopes(relation: Relation, pool: Pool) -> list[Scope]:

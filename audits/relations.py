@@ -51,6 +51,17 @@ class Sum:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Count:
+    """How many things a source gives one name, each in a scope of its own `key`, is `total`."""
+
+    name: str
+    part: str
+    value: str
+    key: str
+    total: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Derived:
     """What a relation, or a table of the record, says that a quantity must be."""
 
@@ -215,6 +226,13 @@ RELATIONS: tuple[Relation, ...] = (
         source=ARITHMETIC,
     ),
     Relation(
+        name="dropped = dropped by senders + dropped by receivers",
+        output="routing.drop_fraction",
+        inputs=("routing.sender_drop_fraction", "routing.receiver_drop_fraction"),
+        function=_of(lambda sender, receiver: sender + receiver),
+        source=ARITHMETIC,
+    ),
+    Relation(
         name="final pool = raw pool − removed",
         output="data.kept_tokens",
         inputs=("data.raw_tokens", "data.removed_tokens"),
@@ -227,6 +245,16 @@ RELATIONS: tuple[Relation, ...] = (
         inputs=("data.raw_tokens", "data.deduplicated_tokens", "data.decontaminated_tokens"),
         function=_of(lambda raw, duplicates, contaminated: raw - duplicates - contaminated),
         source=ARITHMETIC,
+    ),
+    Relation(
+        name="planned days = planned months × 28 to 31 days",
+        output="run.planned_days",
+        inputs=("run.planned_months",),
+        function=lambda months: image(
+            lambda count, length: count * length, months, Interval(Fraction(28), Fraction(31))
+        ),
+        source=ARITHMETIC,
+        only_checks=True,
     ),
     Relation(
         name="tokens trained = completed steps × tokens per step",
@@ -260,6 +288,16 @@ RELATIONS: tuple[Relation, ...] = (
         source=ARITHMETIC,
         implied="hardware.gpus",
         read_back=_of(lambda mfu, flops, rate, peak: flops * rate / (mfu * peak)),
+    ),
+)
+
+COUNTS: tuple[Count, ...] = (
+    Count(
+        name="finished rungs = rungs that the source calls finished",
+        part="ladder.state",
+        value="finished",
+        key="rung",
+        total="ladder.finished_rungs",
     ),
 )
 

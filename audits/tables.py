@@ -49,6 +49,13 @@ CONFIGURATION = {  # leaf of the resolved configuration: what it is a number, or
     "trainer.trainer.train_batch_size": "training.batch_size",
     "trainer.replica_axis_size": "hardware.racks",
     "resources.device.count": "hardware.gpus_per_node",
+    "resources.device.variant": "hardware.gpu_name",
+    "model.expert_chunks": "transport.expert_chunks",
+    "optimizer.gate_router_weight_decay": "optimizer.gate_router_weight_decay",
+    "data.shuffle.window_blocks": "data.shuffle_window_blocks",
+    "eval.eval_batch_size": "evaluation.batch_size",
+    "max_retries_failure": "run.retries_per_task",
+    "max_task_failures": "run.task_failures",
 }
 RUNG_COLUMNS: dict[str, tuple[str, Digits]] = {  # column of ladder_rungs.csv: quantity, and how its digits are meant
     "gpus": ("hardware.gpus", "exact"),
@@ -111,6 +118,10 @@ def _rungs(record: Record) -> Iterator[Claim]:
             scope = scope_of(row.rung, record)
             yield _claim(record, name, "launcher-code", f"{row.rung}.{column}", quantity, value, digits, scope, text)
         yield _claim(record, name, "table", f"{row.rung}.run_id", "ladder.run_id", row.run_id, "exact", scope)
+    if record.ladder_rungs and record.forecast:
+        yield _counted(record, name, "ladder.rungs", len(record.ladder_rungs))
+    if record.ladder_grid:
+        yield _counted(record, "ladder_grid.csv", "ladder.measured_rungs", len(record.ladder_grid))
     for rung, points in record.ladder_grid.items():
         last = exact(points[-1].step)
         yield _claim(
@@ -131,6 +142,7 @@ def _lineage(record: Record) -> Iterator[Claim]:
         scope = freeze_scope({"run": row.run_id})
         start, end = row.start_step, row.end_step_exclusive
         yield _claim(record, name, "table", f"{row.run_id}.start", "run.segment_start", exact(start), "exact", scope)
+        yield _claim(record, name, "table", f"{row.run_id}.state", "run.state", row.state, "exact", scope)
         if end is not None:
             yield _claim(record, name, "table", f"{row.run_id}.end", "run.segment_end", exact(end), "exact", scope)
 
@@ -191,11 +203,19 @@ def _stores(record: Record) -> Iterator[Claim]:
             )
             yield _statement(f"training_data:{data.id}.store", "data.store", data.store, "named", scope, source, "")
     cells = record.mixture_weights
+    if cells:
+        yield _counted(record, "mixture_weights.csv", "data.topics", len({cell.cluster for cell in cells}))
+        yield _counted(record, "mixture_weights.csv", "data.quality_buckets", len({cell.quality for cell in cells}))
     for store in cells[0].tokens if cells else ():
         total = exact(sum(cell.tokens[store] for cell in cells))
         scope = freeze_scope({"store": store})
         place = f"{store}.tokens"
         yield _claim(record, "mixture_weights.csv", "table", place, "data.store_tokens", total, "exact", scope)
+
+
+def _counted(record: Record, name: str, quantity: str, count: int) -> Claim:
+    """How many of something the rows of a table are about."""
+    return _claim(record, name, "table", f"count of {quantity}", quantity, exact(count), "exact", ())
 
 
 def _exact(value: int | float, where: str) -> Interval:

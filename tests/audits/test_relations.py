@@ -70,6 +70,15 @@ ROWS = [
         E(Fraction(1, 3)),
         E(Fraction(1, 5)),
     ),
+    ("run.planned_days", "planned days", (E(3),), number("90"), number("100")),
+    # the transport's write-up: 7.14% and 12.19% are 19.33%
+    (
+        "routing.drop_fraction",
+        "dropped",
+        (number("7.14%"), number("12.19%")),
+        number("19.33%"),
+        number("19.5%"),
+    ),
     (
         "data.kept_tokens",
         "final pool = raw pool − removed",
