@@ -4,8 +4,8 @@
 
 All services are stand-ins on this machine, in a process of their own. A mixture of kinds, most of them of one request,
 issues and W&B runs of two or three; every one is compared with a lock. The bound is the project's: 2.5 s for all, the
-program's start included. Memory must not grow with what was read: the larger record has 30 MB more than its quarter, and
-may take at most half of that more.
+program's start included. Memory must not grow with what was read: the larger record has 30 MB more than its
+quarter, and may take at most half of that more.
 """
 
 from __future__ import annotations

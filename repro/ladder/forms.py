@@ -23,8 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from repro.errors import FitError, UsageError
-from repro.ladder.points import Points
+from repro.ladder.points import EXAMPLES, Points
 
+LARGEST_LOG = 700.0  # exp of more overflows
 HUBER_DELTA = 1e-3  # arXiv 2203.15556, approach 3
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # the usual count of a dense model; only orders points and says how far a law is led
 
@@ -145,6 +146,44 @@ class Problem:
         shares = np.exp(each - largest[:, None])
         total = shares.sum(axis=1)
         return largest + np.log(total), shares / total[:, None]
+
+
+def parse_place(text: str, form: Form) -> dict[str, float]:
+    """`params=70e9,tokens=1.4e12`, or a bare number for a form of one column. UsageError where it cannot be meant."""
+    parts = [part.partition("=") for part in text.split(",")]
+    if len(form.columns) == 1 and len(parts) == 1 and not parts[0][1]:
+        parts = [(form.columns[0], "=", text)]
+    place = {}
+    for name, _, number in parts:
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if name.strip() in place or not 0 < value < math.inf:
+            break
+        place[name.strip()] = value
+    if len(place) < len(parts) or set(place) != set(form.columns):
+        raise UsageError(f"--at {text!r} is no place of form {form.name}. Write it as --at {example_place(form)}.")
+    return {column: place[column] for column in form.columns}
+
+
+def example_place(form: Form) -> str:
+    """How --at is written for a form."""
+    return ",".join(f"{column}={EXAMPLES[column]}" for column in form.columns)
+
+
+def coefficients_of(form: Form, theta: np.ndarray, asymptote: float | None) -> dict[str, float]:
+    """Theta's entries by name, in natural units, and a fixed asymptote. FitError where one is not finite."""
+    names = form.parameters(free_asymptote=asymptote is None)
+    result = {} if asymptote is None else {"E": asymptote}
+    for name, value in zip(names, theta.tolist(), strict=True):
+        if value > LARGEST_LOG and name not in form.exponents:
+            raise FitError(
+                f"the best {form.name} law has a coefficient {name} of e^{value:.0f}: the losses hardly vary with the "
+                "columns, or vary where these do not."
+            )
+        result[name] = value if name in form.exponents else math.exp(value)
+    return result
 
 
 def make_problem(points: Points, form: Form, asymptote: float | None) -> Problem:

@@ -20,17 +20,17 @@ import numpy as np
 
 from repro.errors import FitError
 from repro.ladder.fit import fit_power_law
-from repro.ladder.forms import FORMS, Form, Problem, make_problem
+from repro.ladder.forms import HUBER_DELTA, Form, Problem, coefficients_of, make_problem
 from repro.ladder.points import Points
-from repro.ladder.profile import DISTINCT, Identification, Interval, identify, judge, log_likelihood, profile
-from repro.ladder.search import Optimum, Search, descend, one_thread, search
+from repro.ladder.profile import Identification, Interval, identify, judge, log_likelihood, profile
+from repro.ladder.resampling import DRAWS, SEED, Draws, HeldOut, bootstrap, hold_out
+from repro.ladder.search import Search, descend, one_thread, search
 
-SEED = 20  # any other does
-DRAWS = 1000  # the ends of a 95% interval are then the 25th and 976th draw
-ATTEMPTS = 20  # draws made for one kept, before a bootstrap is given up
-HELD_OUT = (0.0, 0.1, 0.25, 0.5)  # shares of the points, largest compute first; at least one point
 ASYMPTOTE_STEPS = (-0.2, -0.1, 0.1, 0.2)  # of the loss, from a fixed one; as `repro.ladder.sensitivity` tries them
-ENOUGH = 1e-9  # of a draw's objective may be left to gain
+PROFILE_NOTE = (  # sqrt(pi / 2): what the median of normal noise is less sure than its exponential likelihood says
+    "The profile takes the noise for exponential beyond Huber's delta; normal noise makes its intervals 1.25 times too "
+    "narrow. The bootstrap assumes no distribution."
+)
 
 
 class Prediction(NamedTuple):
@@ -43,16 +43,6 @@ class Prediction(NamedTuple):
     extrapolation_factor: float  # its compute over the largest among the points
 
 
-class HeldOut(NamedTuple):
-    """The points of the largest compute, forecast from the others."""
-
-    points: int
-    extrapolation_factor: float  # their largest compute over the largest that was kept
-    mean_error: float  # measured - forecast
-    rms_error: float
-    coefficients: Mapping[str, float]
-
-
 class Asymptote(NamedTuple):
     """The fit with another asymptote, fixed or free."""
 
@@ -60,21 +50,6 @@ class Asymptote(NamedTuple):
     free: bool
     coefficients: Mapping[str, float]
     predictions: tuple[float, ...]  # at the places asked for
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draws:
-    """What the bootstrap gave. Covariance of theta, as `parameters` names it, over the draws."""
-
-    seed: int
-    draws: int
-    drawn_again: int  # draws that had too few different points for the law
-    unconverged: int
-    parameters: tuple[str, ...]
-    covariance: np.ndarray  # [P, P]
-    standard_errors: Mapping[str, float]  # of the coefficients
-    intervals_95: Mapping[str, tuple[float, float]]
-    coefficients: tuple[Mapping[str, float], ...]  # of each draw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +72,7 @@ class PointFit:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """What `fit --points --json` prints; the part up to `predictions` is what a frozen forecast keeps."""
+        """What `fit --points --json` prints, and a frozen forecast keeps."""
         best, seen = self.search.best, self.identification
         return {
             "form": self.form.name,
@@ -111,7 +86,9 @@ class PointFit:
             },
             "asymptote": {"fixed": self.asymptote is not None, "value": self.coefficients["E"]},
             "coefficients": dict(self.coefficients),
-            "log_coefficients": {name: _log(self.coefficients[name]) for name in ("E", *self.form.factors)},
+            "log_coefficients": {
+                name: math.log(self.coefficients[name]) for name in ("E", *self.form.factors) if self.coefficients[name]
+            },
             "compute_optimal": _compute_optimal(self.form, self.coefficients),
             "residual_rms": self.residual_rms,
             "identification": {
@@ -123,7 +100,7 @@ class PointFit:
             "method": {
                 "objective": "sum of half squares of ln(loss - E) about the law"
                 if self.asymptote is not None
-                else f"sum of Huber losses of ln(loss) about the law, delta {make_delta(self.asymptote)}",
+                else f"sum of Huber losses of ln(loss) about the law, delta {HUBER_DELTA}",
                 "value": best.value,
                 "gradient": best.gradient,
                 "left_to_gain": best.left,
@@ -135,7 +112,7 @@ class PointFit:
                 "log_likelihood": self.log_likelihood,
             },
             "profile_95": {name: list(interval) for name, interval in self.profile.items()},
-            "bootstrap": self._bootstrap() if self.bootstrap else None,
+            "bootstrap": self.bootstrap.as_json() if self.bootstrap else None,
             "leave_largest_out": [{**row._asdict(), "coefficients": dict(row.coefficients)} for row in self.held_out],
             "asymptotes": [
                 {**row._asdict(), "coefficients": dict(row.coefficients), "predictions": list(row.predictions)}
@@ -152,20 +129,6 @@ class PointFit:
                 for row in self.predictions
             ],
             "notes": list(self.notes),
-        }
-
-    def _bootstrap(self) -> dict[str, Any]:
-        draws = self.bootstrap
-        assert draws is not None
-        return {
-            "kind": "pairs",
-            "seed": draws.seed,
-            "draws": draws.draws,
-            "drawn_again": draws.drawn_again,
-            "unconverged": draws.unconverged,
-            "standard_errors": dict(draws.standard_errors),
-            "intervals_95": {name: list(ends) for name, ends in draws.intervals_95.items()},
-            "covariance": {"of": list(draws.parameters), "matrix": draws.covariance.tolist()},
         }
 
 
@@ -185,3 +148,142 @@ def fit_points(
     """
     with one_thread():
         return _fit(points, form, asymptote, places, seed, draws)
+
+
+def predict(form: Form, coefficients: Mapping[str, float], place: Mapping[str, float]) -> float:
+    """The law at a place. FitError where it is no finite number."""
+    try:
+        loss = form.loss_at(coefficients, place)
+    except OverflowError:
+        loss = math.inf
+    if not math.isfinite(loss):
+        where = ", ".join(f"{column} {value:g}" for column, value in place.items())
+        raise FitError(f"the law has no finite loss at {where}; give a place nearer to the points.")
+    return loss
+
+
+def _fit(
+    points: Points,
+    form: Form,
+    asymptote: float | None,
+    places: Sequence[Mapping[str, float]],
+    seed: int,
+    draws: int,
+) -> PointFit:
+    problem = make_problem(points, form, asymptote)
+    found = _search(points, form, problem, asymptote)
+    design = identify(points, form, problem, found.best.theta)
+    intervals, best = profile(problem, found.best, form)
+    if best is not found.best:  # the profile came upon a lower minimum than any start had
+        found = replace(found, best=descend(problem, best.theta, enough=0.0), reached=0)
+        intervals, _ = profile(problem, found.best, form)
+    coefficients = coefficients_of(form, found.best.theta, asymptote)
+    drawn, why_not = None, f"it says nothing of a law that is {design.verdict}"
+    if design.verdict != "not identified":
+        drawn, why_not = bootstrap(problem, form, found.best.theta, asymptote, seed=seed, draws=draws)
+    held_out = hold_out(points, form, problem, found.best.theta, asymptote)
+    no_bootstrap = None if drawn else why_not
+    told = _notes(form, found, coefficients, no_bootstrap, held_out, free_asymptote=problem.free_asymptote)
+    fitted = [form.loss_at(coefficients, place) for place in points.places()]
+    return PointFit(
+        points=points,
+        form=form,
+        asymptote=asymptote,
+        coefficients=coefficients,
+        search=found,
+        log_likelihood=log_likelihood(problem, found.best.value),
+        residual_rms=math.sqrt(sum((a - b) ** 2 for a, b in zip(points.losses, fitted, strict=True)) / len(points)),
+        identification=judge(design, intervals, form),
+        profile=intervals,
+        bootstrap=drawn,
+        held_out=held_out,
+        asymptotes=_asymptotes(points, form, asymptote, places) if asymptote is not None else (),
+        predictions=tuple(_predict(points, form, coefficients, place, drawn) for place in places),
+        notes=(*points.notes, *told),
+    )
+
+
+def _search(points: Points, form: Form, problem: Problem, asymptote: float | None) -> Search:
+    """From the grid; a line through logarithms is solved in closed form, as `repro.ladder.fit` does."""
+    if asymptote is None:
+        return search(problem)
+    (column,) = form.columns
+    try:
+        factor, exponent = fit_power_law(points.columns[column], points.losses, asymptote)
+        theta = np.array([math.log(factor), exponent])
+    except (OverflowError, ZeroDivisionError, ValueError) as error:
+        raise FitError(
+            f"{points.name}: no power law of finite size goes through these losses. Their compute is equal, or a loss "
+            f"lies within rounding of the asymptote {asymptote}."
+        ) from error
+    best = descend(problem, theta)
+    return Search(best=best, starts=1, reached=1, converged=int(best.converged), worst=best.value)
+
+
+def _predict(
+    points: Points, form: Form, coefficients: Mapping[str, float], place: Mapping[str, float], drawn: Draws | None
+) -> Prediction:
+    error, interval = None, None
+    if drawn:
+        losses = np.array([predict(form, one, place) for one in drawn.coefficients])
+        low, high = np.percentile(losses, [2.5, 97.5]).tolist()
+        error, interval = float(losses.std(ddof=1)), (low, high)
+    largest = max(form.flops_at(one) for one in points.places())
+    return Prediction(place, predict(form, coefficients, place), error, interval, form.flops_at(place) / largest)
+
+
+def _asymptotes(
+    points: Points, form: Form, asymptote: float, places: Sequence[Mapping[str, float]]
+) -> tuple[Asymptote, ...]:
+    """The same points with other asymptotes below every loss, and with the one that they choose."""
+    others: list[float | None] = [round(asymptote + step, 10) for step in ASYMPTOTE_STEPS]
+    rows = []
+    for other in [*others, None]:
+        if other is not None and not 0 <= other < min(points.losses):
+            continue
+        if other is None and len(points) <= len(form.parameters(free_asymptote=True)):
+            continue
+        problem = make_problem(points, form, other)
+        found = coefficients_of(form, _search(points, form, problem, other).best.theta, other)
+        predictions = tuple(predict(form, found, place) for place in places)
+        rows.append(Asymptote(found["E"], other is None, found, predictions))
+    return tuple(rows)
+
+
+def _compute_optimal(form: Form, coefficients: Mapping[str, float]) -> dict[str, float] | None:
+    """Exponents of compute, 6 · params · tokens, with which a form of two columns is least: Hoffmann et al., eq. 4."""
+    if form.columns != ("params", "tokens"):
+        return None
+    total = coefficients["alpha"] + coefficients["beta"]
+    return {"params_exponent": coefficients["beta"] / total, "tokens_exponent": coefficients["alpha"] / total}
+
+
+def _notes(
+    form: Form,
+    found: Search,
+    coefficients: Mapping[str, float],
+    no_bootstrap: str | None,
+    held_out: Sequence[HeldOut],
+    *,
+    free_asymptote: bool,
+) -> list[str]:
+    notes = []
+    if not found.best.converged:
+        notes.append(
+            f"The best fit did not converge: {found.best.left / found.best.value:.1e} of the objective may be left to "
+            "gain. Its coefficients are no minimum."
+        )
+    if found.reached < 2 and found.starts > 1:
+        notes.append(f"{found.reached} of {found.starts} starts ended at the best fit: another may lie lower still.")
+    notes += [
+        f"{exponent} is not above zero: the loss does not fall as {column} grows."
+        for column, exponent in zip(form.columns, form.exponents, strict=True)
+        if coefficients[exponent] <= 0
+    ]
+    if free_asymptote:
+        notes.append(PROFILE_NOTE)
+    if no_bootstrap:
+        notes.append(f"No bootstrap: {no_bootstrap}.")
+    if not held_out:
+        notes.append("No points are held out: too few would be left for the law.")
+    return notes

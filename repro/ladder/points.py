@@ -41,6 +41,10 @@ class Points:
     def __len__(self) -> int:
         return len(self.losses)
 
+    def places(self) -> list[dict[str, float]]:
+        """Each point without its loss."""
+        return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
+
     def where(self, index: int) -> str:
         """The place of a point, for messages."""
         return f"{self.name}, line {self.lines[index]}"

@@ -20,12 +20,11 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import stdtrit
 
-from repro.ladder.forms import Form, Problem
+from repro.ladder.forms import LARGEST_LOG, Form, Problem
 from repro.ladder.points import Points
 from repro.ladder.search import Optimum, descend
 
 DOUBLINGS = 10  # of the step outwards before an interval counts as open: a thousand times the width expected
-LARGEST_LOG = 700.0  # exp of more overflows
 PRECISION = 1e-3  # of the step expected, for an interval's end
 ENOUGH = 1e-9  # of the objective may be left to gain at a point of the profile
 COLLINEAR = 0.995  # correlation of logarithms at which a variance is inflated a hundredfold, 1 / (1 - r²)

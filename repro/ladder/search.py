@@ -66,7 +66,7 @@ def search(problem: Problem) -> Search:
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Keep BLAS from sharing out matrices of five columns: beside other work that took 75 s in place of 3 (measured)."""
+    """Keep BLAS from sharing out small matrices: beside other work a search took 75 s in place of 3 (measured)."""
     return threadpool_limits(limits=1, user_api="blas")
 
 

@@ -1,6 +1,6 @@
 """A small model with everything that a pass in pieces could get wrong: both kinds of layer, a window, several KV heads.
 
-Weights are drawn; gains, taps and biases, which start as constants, are moved, so that a missing one shows.
+All arrays are drawn, also gains, taps and biases, which start as constants in training: a forgotten one shows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from marin_model import model
 from marin_model.config import ModelConfig
-from marin_model.initial import init_arrays
+from marin_model.flops import parameter_shapes
 from marin_model.transport import Transport
 
 CONFIG = ModelConfig(
@@ -41,13 +41,15 @@ CONFIG = ModelConfig(
 
 @cache
 def params() -> dict[str, jax.Array]:
-    arrays = init_arrays(CONFIG, jax.random.PRNGKey(0))
-    moved = {}
-    for number, (name, array) in enumerate(arrays.items()):
-        constant = name.endswith((".weight", "router_bias", "attn_gate"))
-        noise = jax.random.normal(jax.random.fold_in(jax.random.PRNGKey(1), number), array.shape)
-        moved[name] = array + 0.2 * noise if constant else array
-    return moved
+    draw = np.random.default_rng(0)
+    arrays = {}
+    for name, shape in parameter_shapes(CONFIG).items():
+        noise = draw.standard_normal(shape).astype(np.float32)
+        gain = name.endswith("norm.weight") or "rms_" in name
+        arrays[name] = jnp.asarray(
+            1 + 0.2 * noise if gain else noise / np.sqrt(max(shape[-2], 8)) if len(shape) > 1 else 0.2 * noise
+        )
+    return arrays
 
 
 def random_tokens(rows: int, length: int, seed: int = 0) -> np.ndarray:

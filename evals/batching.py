@@ -1,0 +1,120 @@
+"""Requests of any length → batches of few shapes, placed where the model's arrays lie.
+
+Every shape is compiled once, so lengths are rounded up to *buckets*, and the rows of a batch to powers of two. Rows are
+dealt to the devices of a mesh; what fills a batch up is empty rows, which cost their products and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh, NamedSharding
+
+from marin_model import model, sharding
+from marin_model.config import ModelConfig
+from repro.errors import UsageError
+
+TOKENS = 8192  # of a batch where its rows are not given; more rows were no faster on a CPU (benchmarks/eval.py)
+SHORTEST = 16  # smallest bucket of a row
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A model where it is computed. `params` in the compute dtype; `rows` of every batch, None: by `TOKENS`."""
+
+    params: Mapping[str, jax.Array]
+    config: ModelConfig
+    mesh: Mesh | None = None
+    rows: int | None = None
+    most_rows: int | None = None
+
+    def put(self, array: npt.NDArray[Any]) -> jax.Array:
+        """An array whose first axis is the rows of a batch, on the devices."""
+        if self.mesh is None:
+            return jnp.asarray(array)
+        return jax.device_put(array, NamedSharding(self.mesh, sharding.TOKENS))
+
+    def devices(self) -> int:
+        """Among how many a batch is dealt."""
+        return 1 if self.mesh is None else sharding.axis_size(self.mesh, sharding.AXES)
+
+
+def place(
+    params: Mapping[str, jax.Array],
+    config: ModelConfig,
+    *,
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
+    rows: int | None = None,
+    most_rows: int | None = None,
+) -> Placed:
+    """Cast a model's arrays and lay them on the mesh. ValueError where an array cannot be cut as the mesh asks."""
+    made = model.cast(params, jnp.dtype(dtype))
+    if mesh is not None:
+        made = jax.device_put(made, sharding.parameter_shardings(config, mesh))
+    return Placed(params=made, config=config, mesh=mesh, rows=rows, most_rows=most_rows)
+
+
+def parse_mesh(text: str | None) -> Mesh | None:
+    """The mesh "RxDxE" of replicas, data and expert devices. None: all accelerators as replicas, or a CPU alone.
+
+    Raises UsageError where it is no mesh, or larger than what is there.
+    """
+    if text is None:
+        count = len(jax.devices())
+        return None if jax.default_backend() == "cpu" or count == 1 else sharding.make_mesh(replica=count)
+    parts = text.lower().split("x")
+    if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
+        raise UsageError(f"mesh {text!r}: must be three counts of devices, replica x data x expert, such as 8x1x1.")
+    replica, data, expert = map(int, parts)
+    if prod((replica, data, expert)) > len(jax.devices()):
+        raise UsageError(f"mesh {text}: needs {replica * data * expert} devices, {len(jax.devices())} are here.")
+    return sharding.make_mesh(replica=replica, data=data, expert=expert)
+
+
+def bucket(length: int, most: int, smallest: int = SHORTEST, step: int = 2) -> int:
+    """The least of smallest, smallest · step, smallest · step², … that holds `length`; none above `most`."""
+    assert length <= most, (length, most)
+    size = smallest
+    while size < length:
+        size *= step
+    return min(size, most)
+
+
+def in_batches(
+    placed: Placed, shapes: Sequence[Hashable], tokens_of_row: Sequence[int]
+) -> Iterator[tuple[list[int], int]]:
+    """Indices of items of equal shape, and the rows of their batch, at least as many. Dearest shapes come first."""
+    alike: dict[Hashable, list[int]] = {}
+    for index, shape in enumerate(shapes):
+        alike.setdefault(shape, []).append(index)
+    for indices in sorted(alike.values(), key=lambda indices: -tokens_of_row[indices[0]]):
+        rows = _rows(placed, tokens_of_row[indices[0]], len(indices))
+        for start in range(0, len(indices), rows):
+            yield indices[start : start + rows], rows
+
+
+def filled(rows: Sequence[Sequence[int]], count: int, length: int) -> npt.NDArray[np.int32]:
+    """Lists of ids as an array [count, length], zero where there is nothing."""
+    array = np.zeros((count, length), np.int32)
+    for place, ids in enumerate(rows):
+        array[place, : len(ids)] = ids
+    return array
+
+
+def _rows(placed: Placed, tokens_of_row: int, items: int) -> int:
+    wanted = placed.rows
+    if wanted is None:
+        wanted = min(max(1, TOKENS // tokens_of_row), placed.most_rows or items)
+        wanted = 1 << (wanted.bit_length() - 1)
+    wanted = min(wanted, 1 << (items - 1).bit_length())  # what there is, rounded up
+    return ceil(wanted / placed.devices()) * placed.devices()
