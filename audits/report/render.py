@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from audits.report.document import Json
+from audits.report.document import Json, link
 
 MARKDOWN_SPECIAL = "\\`*_{}[]<>#|~"
 
@@ -43,6 +43,12 @@ def as_index(document: Json, summary: Mapping[str, str], files: Mapping[str, lis
     return _environment().get_template("index.html.jinja").render(report=document, summary=summary, files=files)
 
 
+def as_track(document: Json, figures: tuple[Figure, ...] = ()) -> str:
+    """The page on forecast and measurements, from the object that `track --json` prints. Stands alone, as `as_html`."""
+    drawn = [{"svg": Markup(figure.svg), "caption": figure.caption} for figure in figures]  # our own drawing
+    return _environment().get_template("track.html.jinja").render(track=document, figures=drawn)
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -57,10 +63,12 @@ def _environment() -> Environment:
         "percent": _percent,
         "number": _number,
         "numbered": _numbered,
+        "link": link,
         "plain": _plain,
         "loss": lambda value: "" if value is None else f"{value:.4f}",
         "signed": lambda value: f"{value:+.4f}",
         "share": lambda value: f"{value:.0%}",
+        "fraction": lambda value: f"{value:.2%}" if value >= 0.001 else f"{value:.1e}",
         "miniature": _miniature,
         "scope": _scope,
     }

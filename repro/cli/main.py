@@ -27,6 +27,7 @@ from repro.cli.plan import plan
 from repro.cli.record import diff, fetch, verify
 from repro.cli.run import reproduce
 from repro.cli.study import fit
+from repro.cli.track import track
 from repro.cli.train import train
 from repro.errors import MarinReproError
 
@@ -40,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (fetch, verify, diff, plan, train, evaluate, fit, audit, reproduce):
+for command in (fetch, verify, diff, plan, train, evaluate, fit, track, audit, reproduce):
     app.command("eval" if command is evaluate else command.__name__)(command)  # eval is Python's own
 
 

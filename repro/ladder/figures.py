@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from repro.ladder.rerun import RerunStudy
     from repro.ladder.sensitivity import Study
+    from repro.ladder.track import Track
     from repro.record.facts import Record
 
 SIZE = (6.4, 4.4)  # inches; 461 points wide, so that on a phone of 390 pixels text keeps 5/6 of its size or more
@@ -124,6 +125,50 @@ def draw_forecast(study: Study, record: Record) -> str:
         axes.set_ylabel("loss (nats/token)")
         axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
         return _svg(figure, "forecast", describe_forecast(study, record))
+
+
+def draw_residuals(track: Track) -> str:
+    """SVG: measured less forecast over progress, and how far the forecast's other choices lie from it."""
+    fit = track.study.fit
+    with matplotlib.rc_context():
+        figure, axes = _canvas()
+        figure.subplots_adjust(left=0.17)  # its ticks have signs
+        fractions = [law.fraction for law in fit.points]
+        pairs = zip(fit.points, track.study.band(), strict=True)
+        low, high = zip(*((low - law.prediction, high - law.prediction) for law, (low, high) in pairs), strict=True)
+        axes.fill_between(fractions, low, high, color=BLUE, alpha=0.16, linewidth=0, label="other choices in the fit")
+        axes.axhline(0, color=BLUE, linewidth=1.6, label="forecast")
+        for comparable, marker, label in ((True, "o", "comparable"), (False, "x", "not comparable")):
+            shown = [
+                (point.fraction, point.residual)
+                for point in track.points
+                if point.residual is not None and point.comparable == comparable
+            ]
+            if shown:
+                axes.plot(*zip(*shown, strict=True), marker, color=RED, markersize=5, label=f"measured, {label}")
+        last = max((point.step for point in track.points), default=0)
+        seen = sorted({one.from_step for one in track.changes if 0 < one.from_step <= last})
+        for number, step in enumerate(seen):
+            once = "" if number else "no longer as launched"  # in the legend
+            axes.axvline(step / fit.forecast.target_steps, color=GREY, linestyle=":", linewidth=1.3, label=once)
+        axes.set_xlim(0, 1.03)
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.set_xlabel("progress (step ÷ planned steps)")
+        axes.set_ylabel("measured − forecast (nats/token)")
+        axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
+        return _svg(figure, "residuals", describe_residuals(track))
+
+
+def describe_residuals(track: Track) -> str:
+    """Text in place of the picture of the residuals."""
+    shown = [point for point in track.points if point.residual is not None]
+    parts = ["Measured loss less forecast over progress, nats a token, with the band of other choices in the fit."]
+    for comparable, words in ((True, "comparable"), (False, "not comparable")):
+        values = [point.residual for point in shown if point.comparable == comparable and point.residual is not None]
+        if values:
+            span = f"{min(values):+.4f} to {max(values):+.4f}"
+            parts.append(f"{len(values)} {words} points run from {span}, the last {values[-1]:+.4f}.")
+    return " ".join(parts)
 
 
 def draw_rerun(found: RerunStudy) -> str:

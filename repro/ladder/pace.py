@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from repro.ladder.recipe import Recipe
 from repro.ladder.trends import Statement
-from repro.record.facts import Record
+from repro.record.facts import RUN_CONFIGURATION, Record
 from repro.record.tables import LineageSegment
 
 RATE, RATE_OF_SUMMARY = "tokens_per_second", "throughput/tokens_per_second"
@@ -128,11 +128,11 @@ def _paces(
     ]
     if rates:
         rate = median(value for value, _ in rates)
-        yield "without stops", "logged rate of the latest W&B run", recipe.tokens_per_step / rate, 0, rates[0][1]
+        yield "without stops", "the latest W&B run as logged", recipe.tokens_per_step / rate, 0, rates[0][1]
     summary = record.run_configuration.summary if record.run_configuration else {}
-    rate = summary.get(RATE_OF_SUMMARY)
-    if isinstance(rate, int | float) and rate > 0:
-        yield "without stops", "last logged rate", recipe.tokens_per_step / rate, 0, "run_configuration.json, summary"
+    last = summary.get(RATE_OF_SUMMARY)
+    if isinstance(last, int | float) and last > 0:
+        yield "without stops", "the last logged step", recipe.tokens_per_step / last, 0, RUN_CONFIGURATION
 
 
 def _plans(

@@ -1,9 +1,9 @@
 """The published forecast against what the big run measured, step by step of its history, and where the two part.
 
-A point is an evaluation without drops. It is *comparable* while the run still is what the forecast was made for as it
-was launched: the same mixture stages, the ladder's context length, the planned number of steps and tokens. What differed
-already at launch differs at every point and singles none out: it is listed once (`from_the_start`), and a residual
-holds its effect together with the forecast's own error.
+A point is an evaluation without drops. It is *comparable* while the run still is as it was launched: the same mixture
+stages, the ladder's context length, the planned number of steps and tokens. What differed from the ladder at launch
+does so at every point and singles none out: it is listed once (`from_the_start`), and a residual holds its effect
+together with the forecast's own error.
 
 The band is that of the sensitivity study, linear in progress between its marks as the forecast itself: as wide as the
 choices of the fit, and no probability.
@@ -206,20 +206,22 @@ def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator
     ran, planned = _ran(record, target), _training_data(record, target, "planned")
     starts = set()
     if ran is None:
-        notes.append(f"Whether the mixture changed is not checked: record.toml has no [[training_data]] of {target}.")
-    for stage, after in pairwise((*ran.stages, None)) if ran else ():
-        assert stage is not None
+        notes.append(f"Which mixture {target} read is not checked: record.toml has no [[training_data]] of it.")
+    stages = ran.stages if ran else ()
+    ends = (*(stage.from_step for stage in stages[1:]), None)
+    for stage, until in zip(stages, ends, strict=False):  # without stages, one end too many
         # Without a plan of its own a run is taken to have been meant to go on as it began.
-        meant = _stage_at(planned or ran, stage.from_step) if planned else ran.stages[0] if ran else stage
-        if (stage.weights, planned and stage.phase) != (meant.weights, planned and meant.phase):
+        meant = _stage_at(planned, stage.from_step) if planned else stages[0]
+        if stage.weights != meant.weights or (planned and stage.phase != meant.phase):
             starts.add(stage.from_step)
             why = f"the mixture is {stage.weights} since step {stage.from_step:,}, not {meant.weights} as launched"
+            source = "record.toml, [[training_data]]; mixture_weights.csv"
             yield Change(
                 "mixture",
                 stage.from_step,
-                after.from_step if after else None,
+                until,
                 why + _moved(record, meant, stage),
-                "record.toml, [[training_data]]; mixture_weights.csv",
+                source,
             )
     for segment in record.hero_lineage[1:]:
         for start in sorted(set(segment.mixture_stage_starts) - set(record.hero_lineage[0].mixture_stage_starts)):

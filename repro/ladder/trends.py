@@ -35,6 +35,7 @@ class Statement:
 
     id: str
     quantity: str
+    label: str  # the quantity in words
     printed: str
     low: float | None
     high: float | None
@@ -44,6 +45,21 @@ class Statement:
     date: str
     citation: str
     address: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in the command line's `track` object."""
+        return {
+            "claim": self.id,
+            "quantity": self.quantity,
+            "label": self.label,
+            "printed": self.printed,
+            "quote": self.quote,
+            "note": self.note,
+            "scope": dict(self.scope),
+            "date": self.date,
+            "citation": self.citation,
+            "address": self.address,
+        }
 
 
 class Span(NamedTuple):
@@ -79,19 +95,7 @@ class Trend:
         return {
             "spans": [span._asdict() for span in self.spans],
             "statements": [
-                {
-                    "claim": one.statement.id,
-                    "printed": one.statement.printed,
-                    "quote": one.statement.quote,
-                    "note": one.statement.note,
-                    "scope": dict(one.statement.scope),
-                    "date": one.statement.date,
-                    "citation": one.statement.citation,
-                    "address": one.statement.address,
-                    "verdict": one.verdict,
-                    "found": one.found,
-                }
-                for one in self.judgements
+                one.statement.as_json() | {"verdict": one.verdict, "found": one.found} for one in self.judgements
             ],
         }
 
