@@ -22,6 +22,7 @@ from typer.exceptions import TyperException
 
 from repro import __version__
 from repro.cli.audit import audit
+from repro.cli.drops import drops
 from repro.cli.eval import evaluate
 from repro.cli.plan import plan
 from repro.cli.record import diff, fetch, verify
@@ -41,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (fetch, verify, diff, plan, train, evaluate, fit, track, audit, reproduce):
+for command in (fetch, verify, diff, plan, train, evaluate, fit, track, drops, audit, reproduce):
     app.command("eval" if command is evaluate else command.__name__)(command)  # eval is Python's own
 
 
