@@ -206,13 +206,14 @@ def _measured(run: Path, data: str, facts: Record, draws: int) -> tuple[float, .
     import numpy as np
 
     from evals.loading import load_run, weights
-    from repro.ladder.measured_routing import measure_spreads
+    from repro.ladder.measured_routing import count_choices, measure_spreads
     from repro.ladder.run_data import open_data
 
     loaded = load_run(run)
     found = open_data(data, loaded.recipe, facts, run.parent)
     tokens, _, segments = found.batches.held_out(loaded.recipe.evaluation_tokens)
-    layers = measure_spreads(weights(loaded), loaded.config, np.asarray(tokens), np.asarray(segments))
+    counts, sizes = count_choices(weights(loaded), loaded.config, np.asarray(tokens), np.asarray(segments))
+    layers = measure_spreads(counts, sizes, chosen=loaded.config.num_experts_per_token)
     return tuple(layers[int((draw + 0.5) * len(layers) / draws)] for draw in range(draws))
 
 

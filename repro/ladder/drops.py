@@ -228,9 +228,8 @@ def check_room(geometry: Geometry, room: Room) -> None:
     """UsageError where the transport cannot have these factors."""
     factors = [factor for factor in (room.sender_factor, room.receiver_factor) if factor is not None]
     if not all(0 < factor <= geometry.shards for factor in factors):
-        raise UsageError(
-            f"--capacity-factor: {min(factors)} to {max(factors)}; above 0, and at most the shards of a rack."
-        )
+        shown = ":".join(f"{factor:g}" for factor in factors)
+        raise UsageError(f"--capacity-factor {shown}: above 0, and at most {geometry.shards}, the shards of a rack.")
 
 
 def _balance(documents: Documents, chosen: int, racks: int) -> npt.NDArray[np.float32]:

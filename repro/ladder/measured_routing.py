@@ -10,7 +10,7 @@ which the model's chances vary as much.
 n: tokens of document d that chose e, t: its tokens, q[e]: the share of all tokens that chose e. Tokens of one document
 that are alike for other reasons (the same word twice) count as the document's.
 
-Comes in: a trained run's weights and sequences. Goes out: one spread a layer.
+Comes in: a trained run's weights, and sequences with their segments. Goes out: one spread a layer.
 """
 
 from __future__ import annotations
@@ -35,20 +35,15 @@ ROWS = 32  # sequences routed at once
 
 
 def measure_spreads(
-    params: Mapping[str, jax.Array],
-    config: ModelConfig,
-    tokens: npt.NDArray[np.integer],
-    segments: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer], *, chosen: int
 ) -> tuple[float, ...]:
-    """One spread a layer from sequences [B, S] and their segments. RecordError where the documents are too few."""
-    counts, sizes = count_choices(params, config, tokens, segments)
+    """One spread a layer, from `count_choices`. RecordError where the documents are too few."""
     if len(sizes) < FEWEST_DOCUMENTS:
         raise RecordError(
             f"{len(sizes)} documents of {SMALLEST_DOCUMENT} tokens or more were routed; fewer than {FEWEST_DOCUMENTS} "
             "say nothing of a router. Take a run with more held-out data."
         )
-    chosen = config.num_experts_per_token
-    return tuple(spread_of(relative_variance(layer, sizes), config.num_experts, chosen) for layer in counts)
+    return tuple(spread_of(relative_variance(layer, sizes), layer.shape[1], chosen) for layer in counts)
 
 
 def relative_variance(counts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> float:

@@ -58,17 +58,19 @@ class ScoreModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What the record does not say of its routing, and what is taken instead."""
+    """What the record does not say of its routing, and what is taken instead.
 
-    spread: float = (
-        1.65  # median of layers: pooled-wave senders then drop the 3% at 4K that the run's did (steps 20,030
-    )
-    # to 20,400 of hero_train.csv); the only number set by the record's drops
-    layer_sigma: float = 0.2  # standard deviation of ln(spread) between layers: 0.15 and 0.19 were measured in a d6144
-    # and a d2048 of scale smoke
-    shared: float = 0.5  # an assumption
-    document_tokens: float = 1_500.0  # an assumption; the record has no lengths
-    document_sigma: float = 1.2  # an assumption
+    spread        median of layers. With it pooled-wave senders drop the 3% at 4K that the run's did from step 20,030
+                  to 20,400 (hero_train.csv): the only number that is set by the record's drops
+    layer_sigma   of ln(spread) between layers. In a d6144 and a d2048 of scale smoke 0.15 and 0.19 were measured
+    shared, document_tokens, document_sigma: assumptions. The record has no lengths of documents
+    """
+
+    spread: float = 1.65
+    layer_sigma: float = 0.2
+    shared: float = 0.5
+    document_tokens: float = 1_500.0
+    document_sigma: float = 1.2
 
     def spreads(self, layers: int) -> tuple[float, ...]:
         """Spreads that stand for all layers: in the middle of each of so many equally likely parts."""
@@ -231,11 +233,6 @@ def dispersion(spread: float, experts: int, chosen: int, *, documents: int = 512
     preference = spread * rng.standard_normal((documents, experts))
     included = _inclusion(_softmax(preference), chosen)
     return float(np.mean((included * experts / chosen - 1) ** 2))
-
-
-def uniform_cells(count: int) -> tuple[float, ...]:
-    """Cells of equal weight, where a record has no mixture."""
-    return (1 / count,) * count
 
 
 def normalised(weights: Sequence[float]) -> tuple[float, ...]:
