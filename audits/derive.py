@@ -39,13 +39,13 @@ class Pool:
         Alternatives come last.
         """
         first = next(iter(self.quantities[quantity].conventions), "")
-        wanted = {convention} if convention else {"", first}
+        wanted, around = {convention} if convention else {"", first}, set(scope)
         found = [
             one
             for one in self.by_thing.get((quantity, identity(scope)), ())
             if isinstance(one.value, Interval)
             and one.convention in wanted
-            and set(one.scope) <= set(scope)
+            and around.issuperset(one.scope)
             and not (isinstance(one, Derived) and one.only_checks)
         ]
         return sorted(found, key=preference)
