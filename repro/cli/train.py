@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from repro.ladder.corpus import Store
     from repro.ladder.recipe import Recipe
     from repro.ladder.train import Outcome
     from repro.ladder.world import World
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 PACKAGES = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}  # of the extra [train]
 RUNS = Path("runs")
 SYNTHETIC = "harrier-synthetic"
+SAY_EVERY = 10.0  # seconds, while a store is built
 
 
 def train(
@@ -30,7 +32,10 @@ def train(
         str, typer.Option(help="full, mini (hours on two cores), smoke (minutes), or a TOML file.")
     ] = "full",
     data: Annotated[
-        str, typer.Option(metavar="SPEC", help="harrier-synthetic, or the folder of a token store.")
+        str,
+        typer.Option(
+            metavar="SPEC", help="harrier-synthetic, a data file (docs/data.md), or the folder of a token store."
+        ),
     ] = SYNTHETIC,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. Default: runs/RUNG-SCALE.", show_default=False)
@@ -127,7 +132,7 @@ def train_rung(
     world: World | None = None,
     remat: bool | None = None,
 ) -> Outcome:
-    """Train a rung into a folder and say on the way how it goes. A synthetic store lies beside the folder."""
+    """Train a rung into a folder and say on the way how it goes. A store that is made lies beside the folder."""
     training = _training()
     world = world or training.ALONE
     world.first_does(lambda: training.check_call(recipe, out, resume=resume, steps=steps))
@@ -135,10 +140,10 @@ def train_rung(
 
     say = _silent if quiet else _to_stderr
     say(f"{recipe.rung} at scale {recipe.scale}: {recipe.steps:,} steps, {recipe.tokens:,} tokens, into {out}.")
-    store = out.parent / f"{SYNTHETIC}-{Path(recipe.scale).stem}"
-    if world.processes > 1:  # one of them makes it where it is not there
-        world.first_does(lambda: open_data(data, recipe, record, store, seed=seed))
-    found = open_data(data, recipe, record, store, seed=seed)
+    if world.processes > 1:  # one of them makes the store where it is not there
+        world.first_does(lambda: open_data(data, recipe, record, out.parent, _building(say), seed=seed))
+    found = open_data(data, recipe, record, out.parent, _building(say), seed=seed)
+    say(_data_line(found.batches.store))
     if found.entropy:
         rate, unigram = found.entropy
         say(f"Held-out data: entropy rate {rate:.4f} nats/token, {unigram:.4f} by letters alone.")
@@ -191,6 +196,26 @@ def _record_identity(folder: Path) -> dict[str, str]:
     from repro.record.lock import LOCK
 
     return {"name": folder.name, "lock_sha256": hashlib.sha256(read_bounded(folder / LOCK)).hexdigest()}
+
+
+def _building(say: Callable[[str], None]) -> Callable[[str, int], None]:
+    """Says from time to time how far a store is that is being made."""
+    from time import monotonic
+
+    last = monotonic()
+
+    def report(cell: str, tokens: int) -> None:
+        nonlocal last
+        if monotonic() - last >= SAY_EVERY:
+            last = monotonic()
+            say(f"Building the token store: {tokens:,} tokens of cell {cell}.")
+
+    return report
+
+
+def _data_line(store: Store) -> str:
+    trained, held_out = (sum(stream.tokens for stream in split.values()) for split in (store.train, store.held_out))
+    return f"Token store {store.folder}: {trained:,} tokens to train on, {held_out:,} held out, of {store.tokenizer}."
 
 
 def _evaluation_line(result: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ HELD_OUT = 0.01  # of the documents
 BEGINNING = 4096  # characters of a document that decide whether it is held out
 CELL = re.compile(r"[A-Za-z0-9_-]+")
 
-Report = Callable[[str, int], None]  # cell, tokens of it that are written so far
+Report = Callable[[str, int], None]  # after each document: its cell, tokens of it that are written so far
 
 
 @plain_dataclass(frozen=True, kw_only=True)
@@ -180,9 +180,8 @@ def _finish(spec: StoreSpec, origin: Origin, out: Path, report: Report) -> None:
         now = done.get(cell, CellShards())
         stream = documents(source, now.documents_read) if not now.finished else iter(())
         while not now.finished:
-            now = done[cell] = _write_shards(spec, cell, now, stream, out, dtype)
+            now = done[cell] = _write_shards(spec, cell, now, stream, out, dtype, report)
             write(BUILDING)
-            report(cell, sum(shard.tokens for shard in now.train + now.held_out))
     for split, advice in (
         ("train", "Give more text."),
         ("held_out", "Give more documents, or hold out a larger share; none at all with 0."),
@@ -194,10 +193,17 @@ def _finish(spec: StoreSpec, origin: Origin, out: Path, report: Report) -> None:
 
 
 def _write_shards(
-    spec: StoreSpec, cell: str, done: CellShards, stream: Iterator[Iterable[str]], out: Path, dtype: str
+    spec: StoreSpec,
+    cell: str,
+    done: CellShards,
+    stream: Iterator[Iterable[str]],
+    out: Path,
+    dtype: str,
+    report: Report,
 ) -> CellShards:
     """Write the cell's next shard of each split, which end with one document."""
     read, finished = done.documents_read, False
+    before = sum(shard.tokens for shard in done.train + done.held_out)
     with ExitStack() as opened:
         writers = {}
         for split, written in (("train", done.train), ("held_out", done.held_out)):
@@ -216,6 +222,7 @@ def _write_shards(
             for ids in spec.tokenizer.encode(chain([first], parts)):
                 writer.append(ids)
             writer.end_document()
+            report(cell, before + sum(writer.tokens for writer in writers.values()))
         train, held_out = (writer.finish() for writer in writers.values())
     return CellShards(
         documents_read=read,
@@ -257,7 +264,9 @@ def _check_folder(out: Path, origin: Origin) -> None:
         if (out / name).is_file():
             found = _read(out / name)[0].origin
             if found != origin:
-                raise UsageError(f"{out} holds another store: {_difference(found, origin)}. Choose another folder.")
+                raise UsageError(
+                    f"{out} holds another store: {_difference(found, origin)}. Choose another folder, or delete it."
+                )
             return
     with output_errors(out):
         if out.is_dir() and any(path.name != HELD and not path.match(BROKEN_OFF) for path in out.iterdir()):
@@ -270,7 +279,10 @@ def _difference(found: Origin, wanted: Origin) -> str:
             return f"its {name} is {there}, not {here}"
     cells = {**found.sources, **wanted.sources}
     odd = next(cell for cell in cells if found.sources.get(cell) != wanted.sources.get(cell))
-    return f"the source of its cell {odd} is another, or was changed"
+    there, here = found.sources.get(odd, {}), wanted.sources.get(odd, {})
+    commits = there.get("commit"), here.get("commit")
+    moved = f", at commit {commits[0]}, not {commits[1]}" if all(commits) and commits[0] != commits[1] else ""
+    return f"the source of its cell {odd} is another, or was changed{moved}"
 
 
 def _read(path: Path) -> tuple[Contents, bytes]:

@@ -1,4 +1,4 @@
-"""Packages that only some sources of text need: imported when they are first used, missed with advice."""
+"""Packages that only some parts of the ladder need: imported when they are first used, missed with advice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import importlib
 from types import ModuleType
 
 from repro.errors import MissingExtraError
+
+# The extra of pyproject.toml that brings each.
+EXTRAS = {
+    "datasets": "data",
+    "tokenizers": "train",
+    "zstandard": "train",
+}
 
 
 def require(package: str, purpose: str) -> ModuleType:
@@ -15,6 +22,7 @@ def require(package: str, purpose: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != package:  # it is installed, and lacks something of its own
             raise
+        wanted = f"'marin-repro[{EXTRAS[package]}]'" if package in EXTRAS else package
         raise MissingExtraError(
-            f"{purpose} needs the package {package}, which is not installed. Run: pip install {package}"
+            f"{purpose} needs the package {package}, which is not installed. Run: pip install {wanted}"
         ) from error

@@ -1,16 +1,18 @@
 """Which data a run gets: a recipe and a word from the command line → batches, and their entropy where it is known.
 
     harrier-synthetic     made where it is not there yet; as large beside the scale's reference as the published store
+    FILE.toml             made where it is not there yet, from what the data file names
     FOLDER                a token store of one's own
 
 Cells are mixed by the scale's weights, at `full` by those that the record has of the published run. A store that has
-none of these cells is mixed by its tokens, alike in both phases.
+none of these cells is mixed by its tokens, in whole sequences of a block, alike in both phases.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +20,10 @@ from repro.errors import RecordError, UsageError
 from repro.ladder import mixture
 from repro.ladder.batches import Batches, recipe_order
 from repro.ladder.corpus import Store, StoreSpec, build_store, open_store
+from repro.ladder.data_file import ENDING, read_data_file
 from repro.ladder.recipe import Recipe
-from repro.ladder.scales import MAX_REMAINDER
 from repro.ladder.synthetic import Entropy, harrier_synthetic
-from repro.ladder.tokenizing import BYTES, load_tokenizer
+from repro.ladder.tokenizing import BYTES, TokenizerIdentity, load_tokenizer
 from repro.record.facts import Record
 
 SYNTHETIC = "harrier-synthetic"
@@ -40,27 +42,48 @@ def open_data(
     spec: str,
     recipe: Recipe,
     record: Record,
-    folder: Path,
+    beside: Path,
     report: Callable[[str, int], None] = lambda cell, tokens: None,
     *,
     seed: int = 0,
 ) -> RunData:
-    """The data of a run, in the order of a seed; a synthetic store lies in `folder` and is the same for all seeds.
+    """The data of a run, in the order of a seed; a store that is made lies in the folder `beside`, for all seeds.
 
-    Raises UsageError where store and recipe do not go together, and what `build_store` and `open_store` raise.
+    Raises UsageError where store and recipe do not go together, and what `read_data_file`, `build_store` and
+    `open_store` raise.
     """
-    store = build_store(synthetic_spec(recipe), folder, report) if spec == SYNTHETIC else open_store(Path(spec))
-    vocabulary = recipe.model.vocab_size
-    if store.tokenizer.vocab_size > vocabulary:
-        raise UsageError(
-            f"{store.folder} holds tokens of {store.tokenizer}, but the model of {recipe.rung} at scale {recipe.scale} "
-            f"has a vocabulary of {vocabulary:,}. Set model.vocab_size in a scale of your own, or take another store."
-        )
+    if (made := store_spec(spec, recipe)) is not None:
+        _check_vocabulary(made.tokenizer.identity, spec, recipe)
+        store = build_store(made, beside / store_name(spec, recipe), report)
+    else:
+        store = open_store(Path(spec))
+        _check_vocabulary(store.tokenizer, str(store.folder), recipe)
     weights = recipe.mixture_weights or _published_weights(recipe, record)
     if not any(cell in store.train for cell in weights[0]):
-        weights = (_by_tokens(store, recipe.mixture_block_size),) * len(weights)
+        weights = (_by_tokens(store, recipe),) * len(weights)
     batches = Batches(order=recipe_order(recipe, store, weights, seed=seed), store=store, seq_len=recipe.seq_len)
     return RunData(batches, store.entropy(_held_out_shares(batches, recipe.evaluation_tokens)))
+
+
+def store_spec(spec: str, recipe: Recipe) -> StoreSpec | None:
+    """What the store is made from; None for the folder of a finished one."""
+    if spec == SYNTHETIC:
+        return synthetic_spec(recipe)
+    return read_data_file(Path(spec)) if spec.endswith(ENDING) else None
+
+
+def store_name(spec: str, recipe: Recipe) -> str:
+    """The name of the folder of a store that is made: of a data file for all scales, of the synthetic one for one."""
+    return f"{SYNTHETIC}-{Path(recipe.scale).stem}" if spec == SYNTHETIC else f"store-{Path(spec).stem}"
+
+
+def _check_vocabulary(tokenizer: TokenizerIdentity, where: str, recipe: Recipe) -> None:
+    vocabulary = recipe.model.vocab_size
+    if tokenizer.vocab_size > vocabulary:
+        raise UsageError(
+            f"{where} holds tokens of {tokenizer}, but the model of {recipe.rung} at scale {recipe.scale} has a "
+            f"vocabulary of {vocabulary:,}. Set model.vocab_size in a scale of your own, or take another tokenizer."
+        )
 
 
 def synthetic_spec(recipe: Recipe) -> StoreSpec:
@@ -93,17 +116,24 @@ def _published_weights(recipe: Recipe, record: Record) -> tuple[Mapping[str, flo
     )
 
 
-def _by_tokens(store: Store, block_size: int) -> dict[str, float]:
-    total = sum(stream.tokens for stream in store.train.values())
-    weights = {cell: stream.tokens / total for cell, stream in store.train.items()}
-    left = mixture.block_remainder(weights, block_size)
-    if left > MAX_REMAINDER * block_size:
+def _by_tokens(store: Store, recipe: Recipe) -> dict[str, float]:
+    """A block's sequences dealt out to the cells by their tokens, what rounding leaves to the largest fractions."""
+    block = recipe.mixture_block_size
+    sequences = store.sequences(recipe.seq_len)
+    total = sum(sequences.values())
+    exact = {cell: Fraction(number * block, total or 1) for cell, number in sequences.items()}
+    counts = {cell: int(share) for cell, share in exact.items()}
+    by_fraction = sorted(exact, key=lambda cell: counts[cell] - exact[cell])
+    for cell in by_fraction[: block - sum(counts.values())] if total else []:
+        counts[cell] += 1
+    if none := [cell for cell, count in counts.items() if not count]:
+        more = f" (and {len(none) - 1} more cells)" if len(none) > 1 else ""
         raise UsageError(
-            f"{store.folder}: its {len(weights)} cells, mixed by tokens, leave {left} of a block's {block_size} "
-            f"sequences over; at most {MAX_REMAINDER:.0%} may be. Build a store of fewer cells, or set a larger "
-            "mixture.block_size in a scale of your own."
+            f"{store.folder}: cell {none[0]} has {sequences[none[0]]:,} of {total:,} sequences of {recipe.seq_len} "
+            f"tokens, less than one of a block's {block}{more}. Give it more text, make one cell of several, or set a "
+            "larger mixture.block_size in a scale of your own."
         )
-    return weights
+    return {cell: count / block for cell, count in counts.items()}
 
 
 def _held_out_shares(batches: Batches, tokens: int | None) -> dict[str, float]:

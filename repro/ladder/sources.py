@@ -25,16 +25,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, TextIO
 
-from repro.errors import MarinReproError, UsageError
+from repro.errors import UsageError
 from repro.ladder import synthetic
 from repro.ladder.extras import require
+from repro.ladder.hub import COMMIT, commit_of, hub_errors
 from repro.ladder.synthetic import Synthetic
 
 TEXT, JSON_LINES = (".txt", ".md"), (".jsonl", ".ndjson")
 COMPRESSED = (".gz", ".zst")
 PART = 2**16  # characters of a text file that are read at once
 ZSTANDARD_BYTES = 4096  # compressed ones at once: they may stand for a thousand times as many
-COMMIT = re.compile(r"[0-9a-f]{40}")
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -44,6 +44,7 @@ class TextFiles:
 
     paths: tuple[Path, ...]
     text_field: str = "text"
+    documents: int | None = None  # only the first so many; None: all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class HubDataset:
     split: str = "train"
     config: str | None = None
     text_field: str = "text"
+    documents: int | None = None  # only the first so many; None: all
 
     def __post_init__(self) -> None:
         if not COMMIT.fullmatch(self.commit):
@@ -67,7 +69,7 @@ class HubDataset:
 Source = Synthetic | TextFiles | HubDataset
 
 
-def text_files(paths: Iterable[str | Path], text_field: str = "text") -> TextFiles:
+def text_files(paths: Iterable[str | Path], text_field: str = "text", documents: int | None = None) -> TextFiles:
     """Those files, and of folders all files of a known ending in them and below, by name. UsageError where none are."""
     found: list[Path] = []
     for path in map(Path, paths):
@@ -82,25 +84,22 @@ def text_files(paths: Iterable[str | Path], text_field: str = "text") -> TextFil
             raise UsageError(f"{path}: unknown ending; known are {_endings()}.")
         else:
             found.append(path)
-    return TextFiles(paths=tuple(found), text_field=text_field)
+    return TextFiles(paths=tuple(found), text_field=text_field, documents=documents)
 
 
 def pin(name: str, revision: str = "main", **options: Any) -> HubDataset:
     """The data set at the commit that `revision` stands for now; `options` are HubDataset's other fields.
 
-    Asks the hub. Raises UsageError where it has no such data set or revision, MissingExtraError.
+    Asks the hub, but for a revision that is a commit. Raises UsageError where it has no such data set or revision.
     """
-    hub = require("huggingface_hub", f"The data set {name}")
-    with _hub_errors(name):
-        commit = hub.HfApi().dataset_info(name, revision=revision).sha
-    return HubDataset(name=name, commit=commit, **options)
+    return HubDataset(name=name, commit=commit_of("dataset", name, revision), **options)
 
 
 def describe(source: Source) -> dict[str, Any]:
     """What the source is, as JSON: enough to tell two apart, nothing of where it lies. UsageError for a lost file."""
     if isinstance(source, TextFiles):
         files = [{"name": path.name, "bytes": _size(path)} for path in source.paths]
-        return {"kind": "files", "text_field": source.text_field, "files": files}
+        return {"kind": "files", "text_field": source.text_field, "documents": source.documents, "files": files}
     return {"kind": "synthetic" if isinstance(source, Synthetic) else "hub", **asdict(source)}
 
 
@@ -112,8 +111,10 @@ def documents(source: Source, skip: int = 0) -> Iterator[Iterable[str]]:
     if isinstance(source, Synthetic):
         return ([text] for text in synthetic.documents(source, skip))
     if isinstance(source, HubDataset):
-        return _hub_documents(source, skip)
-    return islice(_file_documents(source), skip, None)
+        found = _hub_documents(source, skip)
+    else:
+        found = islice(_file_documents(source), skip, None)
+    return islice(found, None if source.documents is None else max(0, source.documents - skip))
 
 
 # Files
@@ -220,25 +221,13 @@ def _endings() -> str:
 
 def _hub_documents(source: HubDataset, skip: int) -> Iterator[Iterable[str]]:
     datasets = require("datasets", f"The data set {source.name}")
-    with _hub_errors(source.name):
+    advice = "Look at its config, its split and the network; run it again, and the build goes on where it stopped"
+    with hub_errors(f"data set {source.name}", advice):
         rows = datasets.load_dataset(
             source.name, source.config, split=source.split, revision=source.commit, streaming=True
         )
         for number, row in enumerate(rows.skip(skip), start=skip + 1):
             yield [_text_of(row, source.text_field, f"data set {source.name}, row {number}")]
-
-
-@contextmanager
-def _hub_errors(name: str) -> Iterator[None]:
-    try:
-        yield
-    except MarinReproError:
-        raise
-    except Exception as error:  # the hub's packages and their transports have no error in common
-        raise UsageError(
-            f"data set {name}: {type(error).__name__}: {error}. Look at its name, revision, split and the network; run "
-            "it again, and the build goes on where it stopped."
-        ) from error
 
 
 def _text_of(entry: Any, field: str, where: str) -> str:

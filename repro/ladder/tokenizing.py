@@ -2,6 +2,7 @@
 
     bytes               the UTF-8 bytes, BOS 256 and EOS 257; needs nothing and knows every text
     a tokenizers file   tokenizer.json as the `tokenizers` package reads it, with its own BOS and EOS
+    hub:NAME@REVISION   the same from the Hugging Face hub; its identity has the commit, and the file's SHA-256
 
 Every document becomes BOS … EOS. A tokenizers file is used as upstream uses it (marin-levanter 0.2.227): a space and
 the EOS token's text are appended to the document before it is encoded, so that one more token stands before EOS; text
@@ -24,9 +25,10 @@ from pydantic.dataclasses import dataclass
 from repro.errors import UsageError
 from repro.files import parse_json, read_bounded
 from repro.ladder.extras import require
+from repro.ladder.hub import tokenizer_file
 from repro.record.entries import ENTRY
 
-BYTES = "bytes"
+BYTES, HUB = "bytes", "hub:"
 BOS, EOS = 256, 257  # of `bytes`
 BOS_TOKEN, EOS_TOKEN = "<|begin_of_text|>", "<|end_of_text|>"  # of Llama 3's tokenizer, which the run's is made from
 LONGEST_PIECE = 10_000  # characters; a piece ends at the first white space from there on
@@ -64,11 +66,20 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str | Path, bos: str = BOS_TOKEN, eos: str = EOS_TOKEN) -> Tokenizer:
-    """The tokenizer called "bytes", or that of a tokenizers file, whose BOS and EOS tokens are named.
+    """The tokenizer called "bytes", or that of a tokenizers file or of hub:NAME@REVISION, whose BOS and EOS are named.
 
-    Raises UsageError where the file is none or has no such tokens, MissingExtraError where `tokenizers` is missing.
+    Raises UsageError where the file is none or has no such tokens, or where the hub has none; MissingExtraError where
+    `tokenizers` is missing.
     """
-    return _bytes_tokenizer() if name == BYTES else _tokenizer_from_file(Path(name), bos, eos)
+    if name == BYTES:
+        return _bytes_tokenizer()
+    if not str(name).startswith(HUB):
+        return _tokenizer_from_file(Path(name), Path(name).name, bos, eos)
+    repository, _, revision = str(name).removeprefix(HUB).partition("@")
+    if not repository or not revision:
+        raise UsageError(f"tokenizer {name!r}: a tokenizer of the hub is named {HUB}NAME@REVISION, best by its commit.")
+    path, commit = tokenizer_file(repository, revision)
+    return _tokenizer_from_file(path, f"{HUB}{repository}@{commit}", bos, eos)
 
 
 def _bytes_tokenizer() -> Tokenizer:
@@ -83,7 +94,7 @@ def _bytes_tokenizer() -> Tokenizer:
     return Tokenizer(identity, encode)
 
 
-def _tokenizer_from_file(path: Path, bos: str, eos: str) -> Tokenizer:
+def _tokenizer_from_file(path: Path, name: str, bos: str, eos: str) -> Tokenizer:
     tokenizers = require("tokenizers", f"The tokenizer {path}")
     data = read_bounded(path)
     parse_json(data, str(path))  # its own errors say less
@@ -105,7 +116,7 @@ def _tokenizer_from_file(path: Path, bos: str, eos: str) -> Tokenizer:
     if made.encode(f" {eos}", add_special_tokens=False).ids[-1:] != [ids[eos]]:
         raise UsageError(f"{path} does not read {eos!r} as one token. Declare it as a special token of the tokenizer.")
     identity = TokenizerIdentity(
-        name=path.name,
+        name=name,
         sha256=hashlib.sha256(data).hexdigest(),
         vocab_size=max(made.get_vocab(with_added_tokens=True).values()) + 1,
         bos=ids[bos],

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.errors import MissingExtraError, UsageError
 from repro.ladder import sources
-from repro.ladder.sources import HubDataset, TextFiles, describe, documents, pin, text_files
+from repro.ladder.sources import HubDataset, TextFiles, describe, documents, text_files
 from repro.ladder.synthetic import Synthetic
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -43,6 +44,13 @@ def test_documents_come_in_the_order_of_the_files_names(folder: Path) -> None:
     assert texts(text_files([folder])) == whole
     for skip in range(7):
         assert texts(text_files([folder]), skip) == whole[skip:]
+
+
+def test_of_a_source_only_the_first_documents_are_taken(folder: Path) -> None:
+    for count in (1, 3, 9):
+        for skip in (0, 1, 4):
+            found = texts(text_files([folder], documents=count), skip)
+            assert found == ["one", "ü\ufffd two", "three\u2028", "four\r\n ", ""][skip:count]
 
 
 def test_a_text_file_comes_in_parts(tmp_path: Path) -> None:
@@ -114,7 +122,6 @@ def test_paths_that_hold_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_zstandard_is_read_over_frames_and_a_cut_off_archive_is_an_error(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
     lines = [json.dumps({"text": f"döcument {i} " * 100}) + "\n" for i in range(500)]
     compressor = zstandard.ZstdCompressor()
     frames = b"".join(compressor.compress("".join(lines[i : i + 100]).encode()) for i in range(0, 500, 100))
@@ -166,6 +173,8 @@ def test_a_data_set_is_streamed_at_its_commit(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))  # type: ignore[arg-type]
     assert texts(data_set(text_field="body", config="en"), 2) == ["text 2", "text 3"]
+    assert texts(data_set(text_field="body", documents=3), 2) == ["text 2"]
+    asked.pop()
     assert asked == [(("owner/name", "en"), {"split": "train", "revision": COMMIT, "streaming": True})]
     with pytest.raises(UsageError, match="data set owner/name, row 2: no field 'text'; it has 'body'"):
         texts(data_set(), 1)
@@ -185,20 +194,7 @@ def test_only_a_commit_is_a_revision() -> None:
         data_set(commit="main")
 
 
-def test_a_branch_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    class HfApi:
-        def dataset_info(self, name: str, revision: str) -> Any:
-            if revision != "main":
-                raise LookupError("404")
-            return SimpleNamespace(sha=COMMIT)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(HfApi=HfApi))  # type: ignore[arg-type]
-    assert pin("owner/name", split="test") == data_set(split="test")
-    with pytest.raises(UsageError, match="data set owner/name: LookupError: 404"):
-        pin("owner/name", "v9")
-
-
 def test_without_datasets_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match="The data set owner/name needs the package datasets"):
+    with pytest.raises(MissingExtraError, match=r"data set owner/name needs .* pip install 'marin-repro\[data\]'"):
         texts(data_set())

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.errors import MissingExtraError, RecordError, UsageError
 from repro.ladder.tokenizing import BOS_TOKEN, EOS_TOKEN, LONGEST_PIECE, load_tokenizer, pieces
+from tests.ladder.small_tokenizer import write_tokenizer
 
 
 def cut(text: str, places: list[int]) -> list[str]:
@@ -55,7 +57,7 @@ def test_pieces_are_the_text_cut_at_white_space_and_do_not_depend_on_its_parts(
         assert not re.search(r"\s", found[-1][LONGEST_PIECE:])
 
 
-# A tokenizers file: with a stand-in for the package, and with the package where it is installed
+# A tokenizers file: with a stand-in for the package, and with the package itself
 
 
 class StandIn:
@@ -137,36 +139,19 @@ def test_a_file_that_is_no_tokenizer_is_named(tokenizer_file: Path) -> None:
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingExtraError, match=r"needs the package tokenizers, .* Run: pip install tokenizers"):
+    with pytest.raises(
+        MissingExtraError, match=r"needs the package tokenizers, .* Run: pip install 'marin-repro\[train\]'"
+    ):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
-@pytest.fixture
-def trained_file(tmp_path: Path) -> Path:
-    package = pytest.importorskip("tokenizers")
-    made = package.Tokenizer(package.models.BPE())
-    made.decoder = package.decoders.ByteLevel()
-    made.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = package.trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=[BOS_TOKEN, EOS_TOKEN],
-        initial_alphabet=package.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(["the quick brown fox jumps over the lazy dog "] * 20, trainer)
-    made.enable_truncation(5)
-    path = tmp_path / "tokenizer.json"
-    made.save(str(path))
-    return path
-
-
-def test_with_the_package_itself_long_documents_are_whole_and_end_in_a_space(trained_file: Path) -> None:
-    package = pytest.importorskip("tokenizers")
+def test_with_the_package_itself_long_documents_are_whole_and_end_in_a_space(tmp_path: Path) -> None:
+    trained_file = write_tokenizer(tmp_path / "tokenizer.json")
     tokenizer = load_tokenizer(trained_file)
     text = "the quick brown fox " * 3_000
     ids = encode(tokenizer, *cut(text, [777, 12_345, 30_000]))
     assert ids == encode(tokenizer, text)
-    plain = package.Tokenizer.from_file(str(trained_file))
+    plain = tokenizers.Tokenizer.from_file(str(trained_file))
     assert plain.decode(ids[1:-1]) == text + " "
     assert [plain.id_to_token(ids[place]) for place in (0, -2, -1)] == [BOS_TOKEN, "Ġ", EOS_TOKEN]  # Ġ: a space alone
     assert max(ids) < tokenizer.identity.vocab_size
