@@ -305,7 +305,7 @@ def test_requests_go_through_the_proxy_of_the_environment(
 def test_certificates_and_proxies_that_cannot_be_used_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr(httpx._transports.default, "create_ssl_context", httpx.create_ssl_context)
     monkeypatch.setenv("SSL_CERT_FILE", f"{tmp_path}/none.pem")
     with pytest.raises(UsageError, match="SSL_CERT_FILE"):
         Client()
