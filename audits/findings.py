@@ -13,6 +13,7 @@ reconstructed can hide a finding, but never makes an error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -200,6 +201,29 @@ class Finding:
         """Sorts by what changes a conclusion: notes last, then the quantity, then how far apart the sides are."""
         apart = abs(self.difference) if self.difference is not None else 1.0  # two names are wholly apart
         return (self.severity == "note", self.quantity.effect, -apart, self.id)
+
+
+def groups(findings: Sequence[Finding]) -> list[str]:
+    """For each finding the id of the one it has its root in, its own where it has none.
+
+    What follows from a claim has its root where that claim is odd; a check's finding in the contradiction of the same
+    quantity and scope; what an outsider cannot have in the first finding of that kind.
+    """
+    contradictions = {(one.quantity.name, one.scope): one.id for one in findings if one.observation is None}
+    odd = {
+        claim.id: one.id
+        for one in reversed(findings)
+        if one.observation is None and one.severity != "note"
+        for value in one.odd
+        for claim in value.published
+    }
+    closed = next((one.id for one in findings if one.kind == "access"), "")
+    roots = []
+    for one in findings:
+        follows = next((odd[value.follows] for value in one.odd if value.follows in odd), "")
+        beside = contradictions.get((one.quantity.name, one.scope), "") if one.observation is not None else ""
+        roots.append(follows or beside or (closed if one.kind == "access" else one.id))
+    return roots
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,22 +5,36 @@ It holds no time, no duration and no path, so that two audits of one record are 
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
+from audits.annotations import Annotations
 from audits.check import Audit
 from audits.claims import SOURCE_KINDS, Claim, Source
-from audits.findings import SEVERITIES, Finding, Value
+from audits.findings import SEVERITIES, Finding, Value, groups
 from audits.intervals import Interval
 from audits.quantities import Quantity
 from audits.relations import Derived
 
 Json = dict[str, Any]
+VERSION = 2  # of the document; report.schema.json beside this file is its schema
 
 
-def document(audit: Audit, rerun: Json | None = None) -> Json:
-    """The contract's audit object; under `claims` every claim with its interval and source, `rerun` as it was made."""
+def document(
+    audit: Audit, rerun: Json | None = None, annotations: Annotations | None = None, today: date | None = None
+) -> Json:
+    """The contract's audit object; under `claims` every claim with its interval and source, `rerun` as it was made.
+
+    `today` is the day on which suppressions are judged; without annotations nothing depends on it.
+    """
     record = audit.record
+    notes, day = annotations or Annotations(), today or record.run.snapshot
+    findings = [_finding(finding, audit, notes, day) for finding in audit.findings]
+    for finding, group in zip(findings, groups(audit.findings), strict=True):
+        finding["group"] = group
+    counted = [one for one in findings if one["suppressed"] is None]
     return {
+        "version": VERSION,
         "run": record.run.title,
         "record": record.run.name,
         "generated_from": {
@@ -31,11 +45,20 @@ def document(audit: Audit, rerun: Json | None = None) -> Json:
             "claims": len(audit.ledger.claims),
             "relations_checked": audit.relations_checked,
             "scopes_checked": audit.scopes_checked,
+            "checks": audit.checks,
         },
-        "findings": [_finding(finding, audit) for finding in audit.findings],
-        "summary": {
-            severity: sum(finding.severity == severity for finding in audit.findings) for severity in SEVERITIES
+        "coverage": _coverage(audit),
+        "findings": findings,
+        "summary": {severity: sum(one["severity"] == severity for one in counted) for severity in SEVERITIES},
+        "annotations": {
+            "suppressed": len(findings) - len(counted),
+            "expired": [
+                {"finding": one.finding, "reason": one.reason, "expires": one.expires.isoformat()}
+                for one in notes.expired(day)
+            ],
+            "astray": list(notes.astray([one["id"] for one in findings])),
         },
+        "baseline": None,
         "unverifiable": [
             {"subject": one.subject, "quantity": one.quantity, "reason": one.reason} for one in audit.unverifiable
         ],
@@ -50,11 +73,30 @@ def link(address: str) -> str:
     return address if whole and address.startswith(("https://", "http://")) else ""
 
 
-def _finding(finding: Finding, audit: Audit) -> Json:
+def _coverage(audit: Audit) -> Json:
+    """How much of the record was held against anything, and the list of what was not."""
+    coverage = audit.coverage
+    return {
+        "claims": coverage.claims,
+        "numbers": coverage.numbers,
+        "names": coverage.names,
+        "table_figures": coverage.table_figures,
+        "compared": len(coverage.compared),
+        "related": len(coverage.related),
+        "looked_at": len(coverage.looked_at),
+        "share": coverage.share,
+        "unchecked": list(coverage.unchecked),
+    }
+
+
+def _finding(finding: Finding, audit: Audit, annotations: Annotations, today: date) -> Json:
     explanation = finding.explanation
+    suppression = annotations.suppression_of(finding.id, today)
     return {
         "id": finding.id,
         "severity": finding.severity,
+        "verdict": finding.verdict,
+        "kind": finding.kind,
         "quantity": finding.quantity.name,
         "scope": dict(finding.scope),
         "title": finding.title,
@@ -65,7 +107,17 @@ def _finding(finding: Finding, audit: Audit) -> Json:
         "explanation": finding.text,
         "explained_by": _source(audit.ledger.sources[explanation.source]) if explanation else None,
         "advice": finding.advice,
+        "suspects": list(finding.suspects),
+        "replies": [_reply(one.by, one.date, one.text, one.address) for one in annotations.replies_to(finding.id)],
+        "suppressed": {"reason": suppression.reason, "expires": suppression.expires.isoformat()}
+        if suppression
+        else None,
+        "status": None,
     }
+
+
+def _reply(by: str, day: date, text: str, address: str) -> Json:
+    return {"by": by, "date": day.isoformat(), "text": text, "address": link(address)}
 
 
 def _value(value: Value, finding: Finding, audit: Audit) -> Json:

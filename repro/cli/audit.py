@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from repro.record.facts import Record
 
 DEFAULT_OUT = Path("audit")
-REPORTS = ("report.html", "report.md", "report.json")
+REPORTS = ("report.html", "report.md", "report.json", "report.sarif", "junit.xml")
+CRATE = "crate"  # the form that is written only when asked for
 NEVER = "never"
 
 
@@ -32,8 +33,24 @@ def audit(
     ] = None,
     more_runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN_DIR", hidden=True)] = None,  # --runs A B C
     fail_on: Annotated[
-        str, typer.Option("--fail-on", help="Exit with 1 on a finding this grave: error, warning, explained, note.")
+        str,
+        typer.Option(
+            "--fail-on",
+            help="Exit with 1 on a finding this grave: error, warning, explained, note. With --baseline: on a new one.",
+        ),
     ] = NEVER,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="An earlier report.json: say what is new, changed, fixed.", show_default=False
+        ),
+    ] = None,
+    forms: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format", help="With crate: also an RO-Crate of report and record, in OUT/crate.", show_default=False
+        ),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -48,21 +65,27 @@ def audit(
     from repro.record.facts import load_record
 
     worst = severities_at_or_above(fail_on)
+    if forms and set(forms) != {CRATE}:
+        raise UsageError(f"--format {' '.join(forms)}: the one to ask for is {CRATE}; all others are always written.")
+    earlier = _baseline(baseline)
     facts = load_record(record)
     refuse_inside(facts, out or DEFAULT_OUT)
     if more_runs and not runs:
         raise UsageError(f"what is {more_runs[0]} for? Folders of runs go after --runs.")
-    report, texts = audit_and_rerun(facts, [*(runs or ()), *(more_runs or ())])
-    folder = out or (None if json_output else DEFAULT_OUT)
+    report, texts = audit_and_rerun(facts, [*(runs or ()), *(more_runs or ())], earlier)
+    folder = out or (None if json_output and not forms else DEFAULT_OUT)
     if folder is not None:
-        for name, text in texts().items():
+        written = texts()
+        for name, text in written.items():
             write_atomically(folder / name, text)
+        if forms:
+            _write_crate(folder / CRATE, report, written, facts)
     if json_output:
         typer.echo(canonical_json(report), nl=False)
     elif not quiet:
         print_findings(report)
         typer.echo(f"report: {folder}/report.html", err=True)
-    if any(report["summary"][severity] for severity in worst):
+    if any(_counts(finding) and finding["severity"] in worst for finding in report["findings"]):
         raise typer.Exit(1)
 
 
@@ -76,18 +99,51 @@ def audit_of(facts: Record) -> Any:
     return audit_record(facts, read_ledger(facts.claims))
 
 
-def audit_and_rerun(facts: Record, runs: Sequence[Path]) -> tuple[dict[str, Any], Callable[[], dict[str, str]]]:
-    """The report's document, with the chapter on the runs where there are any, and its forms, made when asked for."""
+def audit_and_rerun(
+    facts: Record, runs: Sequence[Path], earlier: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], Callable[[], dict[str, str]]]:
+    """The report's document, with the chapter on the runs where there are any, and its forms, made when asked for.
+
+    `earlier` is the report that it is compared with.
+    """
+    from datetime import date
+
+    from audits.annotations import read_annotations
+    from audits.report.baseline import compare_with
     from audits.report.document import document
 
-    if not runs:
-        report = document(audit_of(facts))
-        return report, lambda: report_texts(report, facts)
-    from audits.rerun import chapter, study_rerun
+    study: RerunStudy | str = ""
+    rerun = None
+    if runs:
+        from audits.rerun import chapter, study_rerun
 
-    study = study_rerun(runs, facts)
-    report = document(audit_of(facts), chapter(runs, study))
+        study = study_rerun(runs, facts)
+        rerun = chapter(runs, study)
+    report = document(audit_of(facts), rerun, read_annotations(facts.folder), date.today())
+    if earlier is not None:
+        report = compare_with(report, earlier)
     return report, lambda: report_texts(report, facts, study)
+
+
+def _baseline(path: Path | None) -> dict[str, Any] | None:
+    from audits.report.baseline import read_baseline
+
+    return read_baseline(path) if path is not None else None
+
+
+def _counts(finding: dict[str, Any]) -> bool:
+    """Whether --fail-on looks at it: not where it is suppressed, nor where the baseline has it as it is."""
+    return finding["suppressed"] is None and finding["status"] != "unchanged"
+
+
+def _write_crate(folder: Path, report: dict[str, Any], texts: dict[str, str], facts: Record) -> None:
+    from repro.errors import MissingExtraError
+
+    try:
+        from audits.report.crate import write_crate
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"--format {CRATE} needs {error.name}: pip install 'marin-repro[crate]'.") from error
+    write_crate(folder, report, texts, facts)
 
 
 def severities_at_or_above(name: str) -> tuple[str, ...]:
@@ -103,12 +159,20 @@ def severities_at_or_above(name: str) -> tuple[str, ...]:
 
 
 def report_texts(report: dict[str, Any], facts: Record, rerun: RerunStudy | str = "") -> dict[str, str]:
-    """The report's three forms by file name."""
+    """The report's forms by file name."""
+    from audits.report.junit import as_junit
     from audits.report.render import as_html, as_markdown
+    from audits.report.sarif import as_sarif
     from repro.files import canonical_json
 
     figures, missing = forecast_figures(facts)
-    texts = (as_html(report, figures, missing, _rerun_figures(rerun)), as_markdown(report), canonical_json(report))
+    texts = (
+        as_html(report, figures, missing, _rerun_figures(rerun)),
+        as_markdown(report),
+        canonical_json(report),
+        canonical_json(as_sarif(report, facts.claims)),
+        as_junit(report),
+    )
     return dict(zip(REPORTS, texts, strict=True))
 
 
@@ -162,3 +226,8 @@ def print_findings(report: dict[str, Any]) -> None:
     console.print(table)
     counts = ", ".join(f"{count} {severity}" for severity, count in report["summary"].items())
     console.print(Text(f"{counts}; {len(report['unverifiable'])} could not be checked"))
+    if (baseline := report["baseline"]) is not None:
+        told = ", ".join(f"{len(baseline[status])} {status}" for status in ("new", "changed", "unchanged", "fixed"))
+        console.print(Text(f"since the earlier report: {told}"))
+    for one in report["annotations"]["expired"]:
+        console.print(Text(f"the suppression of {one['finding']} expired on {one['expires']}", style="yellow"))

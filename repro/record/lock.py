@@ -4,7 +4,8 @@
 
 `resolved` and `artifacts` are there where `fetch` made the record; artifact_lock.py owns them, here they are carried
 along. Keys are sorted, so that two equal folders have equal locks wherever they lie. Names beginning with a
-dot, and what lies below `artifacts/`, are not files of a record in this sense.
+dot, what lies below `artifacts/`, and annotations.toml, which people write about an audit, are not files of a record in
+this sense.
 `python -m repro.record.lock DIR` writes the lock of a record of one's own.
 """
 
@@ -25,6 +26,7 @@ LOCK = "record.lock.json"
 VERSION = 1
 ARTIFACTS = "artifacts"  # the folder of fetched bytes, and their part of the lock
 RESOLVED = "resolved"
+ANNOTATIONS = "annotations.toml"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ def file_names(folder: Path) -> tuple[str, ...]:
     found = []
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
-        other = name.as_posix() == LOCK or name.parts[0] == ARTIFACTS or any(part[0] == "." for part in name.parts)
+        other = (
+            name.as_posix() in (LOCK, ANNOTATIONS)
+            or name.parts[0] == ARTIFACTS
+            or any(part[0] == "." for part in name.parts)
+        )
         if path.is_file() and not other:
             found.append(name.as_posix())
     return tuple(sorted(found))
