@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 from typing import Any, TypeVar
 
 import jax
@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from marin_model import model, sharding
 from marin_model.config import ModelConfig
 from repro.errors import UsageError
+from repro.ladder import meshes
 
 TOKENS = 8192  # of a batch where its rows are not given; more rows were no faster on a CPU (benchmarks/eval.py)
 SHORTEST = 16  # smallest bucket of a row
@@ -65,20 +66,17 @@ def place(
 
 
 def parse_mesh(text: str | None) -> Mesh | None:
-    """The mesh "RxDxE" of replicas, data and expert devices. None: all accelerators as replicas, or a CPU alone.
+    """The mesh "RxE" or "RxDxE" of replicas, data and expert devices. None: all accelerators as replicas, or a CPU alone.
 
     Raises UsageError where it is no mesh, or larger than what is there.
     """
     if text is None:
         count = len(jax.devices())
         return None if jax.default_backend() == "cpu" or count == 1 else sharding.make_mesh(replica=count)
-    parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"mesh {text!r}: must be three counts of devices, replica x data x expert, such as 8x1x1.")
-    replica, data, expert = map(int, parts)
-    if prod((replica, data, expert)) > len(jax.devices()):
-        raise UsageError(f"mesh {text}: needs {replica * data * expert} devices, {len(jax.devices())} are here.")
-    return sharding.make_mesh(replica=replica, data=data, expert=expert)
+    try:
+        return sharding.make_mesh(**meshes.parse_mesh(text))
+    except ValueError as error:
+        raise UsageError(f"--mesh {text}: {error}") from error
 
 
 def bucket(length: int, most: int, smallest: int = SHORTEST, step: int = 2) -> int:

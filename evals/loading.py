@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,6 +22,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from marin_model import sharding
 from marin_model.config import ModelConfig
 from marin_model.flops import parameter_shapes
 from marin_model.router import router_bias as bias_of
@@ -60,12 +62,13 @@ def load_run(
     tokenizer: str | Path | None = None,
     bos: str = BOS_TOKEN,
     eos: str = EOS_TOKEN,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> LoadedRun:
-    """The run's model after `step` completed updates, or at its newest checkpoint.
+    """The run's model after `step` completed updates, or at its newest checkpoint; spread over the mesh where it is read.
 
     `tokenizer` is "bytes" or a tokenizers file, as `load_tokenizer` takes it; a run in bytes needs none. Raises
     RecordError where the folder is no run, has no such checkpoint, or holds one that cannot be read; UsageError where
-    the tokenizer is not the run's.
+    the tokenizer is not the run's, or the mesh cannot hold the model.
     """
     manifest = runs.read_manifest(folder)
     recipe = _recipe(manifest, f"{folder}/{runs.MANIFEST}")
@@ -77,7 +80,7 @@ def load_run(
     if chosen not in steps:
         kept = ", ".join(f"{one:,}" for one in steps)
         raise RecordError(f"{folder} has no checkpoint after {chosen:,} updates; it keeps those after {kept}.")
-    params, betas = _restore(folder, recipe.model, chosen)
+    params, betas = _restore(folder, recipe.model, chosen, _places(recipe.model, mesh))
     return LoadedRun(
         folder=folder,
         recipe=recipe,
@@ -161,15 +164,28 @@ def _said(identity: str) -> str:
     return identity.rpartition(" (")[2]
 
 
-def _restore(folder: Path, model: ModelConfig, steps_completed: int) -> tuple[dict[str, jax.Array], jax.Array]:
-    """Masters and pending quantiles of a checkpoint, on the first device."""
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+def _places(model: ModelConfig, mesh: jax.sharding.Mesh | None) -> Mapping[str, jax.sharding.Sharding]:
+    """Where each array is to lie, and under "" all that is no parameter."""
+    if mesh is None:
+        alone = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        return dict.fromkeys(("", *parameter_shapes(model)), alone)
+    try:
+        parts = sharding.parameter_shardings(model, mesh)
+    except ValueError as error:
+        raise UsageError(f"--mesh: {error}") from error
+    return {"": jax.sharding.NamedSharding(mesh, sharding.REPLICATED), **parts}
 
-    def like(shape: tuple[int, ...], dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=device)
+
+def _restore(
+    folder: Path, model: ModelConfig, steps_completed: int, places: Mapping[str, jax.sharding.Sharding]
+) -> tuple[dict[str, jax.Array], jax.Array]:
+    """Masters and pending quantiles of a checkpoint."""
+
+    def like(shape: tuple[int, ...], dtype: Any = np.float32, name: str = "") -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=places[name])
 
     state = {
-        "params": {name: like(shape) for name, shape in parameter_shapes(model).items()},
+        "params": {name: like(shape, name=name) for name, shape in parameter_shapes(model).items()},
         "pending_qb_betas": like((model.num_layers, model.num_experts)),
         "step": like((), np.int32),
     }

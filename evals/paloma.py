@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from evals.aggregate import Sums, values
+from evals.batching import parse_mesh
 from evals.byte_counts import Gate, token_bytes
 from evals.identity import DENOMINATORS, DROPLESS, Metric, MetricIdentity, as_trained_dispatch
 from evals.loading import LoadedRun, RouterBias, load_run, weights
@@ -45,8 +46,10 @@ from repro import runs
 from repro.errors import RecordError
 from repro.files import canonical_json
 from repro.ladder.batches import segment_ids
-from repro.ladder.heldout import pooled_wave
+from repro.ladder.meshes import check_mesh
 from repro.ladder.recipe import Recipe
+from repro.ladder.step import pooled_wave
+from repro.ladder.world import ALONE, World
 
 MINIATURE = "miniature"
 SEMANTICS = 1  # raised where the same inputs would give other values
@@ -87,16 +90,21 @@ def evaluate_run(
     tokenizer: str | Path | None = None,
     router_bias: RouterBias = "saved",
     limit: int | None = None,
+    mesh: str | None = None,
     force: bool = False,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """Evaluate a checkpoint of a run on `data`: "miniature", "hub" or a folder; write and return the result.
 
-    `limit`: only so many windows of each set. An evaluation of the same inputs that is there already is returned as it
-    is, unless `force`. `report` is told the bytes of text done, and of all. Raises what `load_run`, `hub_texts` and
-    `local_texts` raise.
+    `limit`: only so many windows of each set. `mesh`: devices as `repro.ladder.meshes` writes them, None for one; it
+    changes no value. An evaluation of the same inputs that is there already is returned as it is, unless `force`.
+    `report` is told the bytes of text done, and of all. Raises what `load_run`, `hub_texts` and `local_texts` raise,
+    UsageError for a mesh that the recipe cannot be dealt to.
     """
-    run = load_run(folder, step=step, tokenizer=tokenizer)
+    devices = None if mesh is None else parse_mesh(mesh)
+    run = load_run(folder, step=step, tokenizer=tokenizer, mesh=devices)
+    if devices is not None:
+        check_mesh(run.recipe, devices.shape)
     with _texts(data, suites) as texts:
         surveys = [survey(one) for one in texts.sets]
         inputs = _inputs(run, texts, surveys, router_bias, limit)
@@ -105,7 +113,9 @@ def evaluate_run(
             if there.get("inputs") == inputs:
                 return Evaluation(runs.evaluation_path(folder, label, run.steps_completed), there, True)
         result = {**_of_run(run, suites), "inputs": inputs}
-        result |= evaluate(run, texts, surveys, router_bias=router_bias, limit=limit, report=report)
+        result |= evaluate(
+            run, texts, surveys, router_bias=router_bias, limit=limit, world=World(devices), report=report
+        )
     path = runs.write_evaluation(folder, label, run.steps_completed, result)
     return Evaluation(path, result, False)
 
@@ -117,9 +127,13 @@ def evaluate(
     *,
     router_bias: RouterBias = "saved",
     limit: int | None = None,
+    world: World = ALONE,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Losses of a model on texts, both ways, as a result file has them. RecordError where a loss is not finite."""
+    """Losses of a model on texts, both ways, as a result file has them. RecordError where a loss is not finite.
+
+    The run's arrays must lie as `world` says.
+    """
     recipe, gate = run.recipe, Gate()
     table = token_bytes(run.tokenizer.identity, run.tokenizer_file)
     gate.why = table if isinstance(table, str) else ""
@@ -131,7 +145,7 @@ def evaluate(
                 yield place, window
 
     done, batches = 0, []
-    for batch in _batches(run, stream(), weights(run, router_bias)):
+    for batch in _batches(run, stream(), weights(run, router_bias), world):
         batches.append(batch)
         done += int(batch.bytes[0].sum())
         report(done, total)
@@ -159,19 +173,22 @@ def evaluate(
 # Batches through the model
 
 
-def _batches(run: LoadedRun, stream: Iterator[tuple[int, Window]], params: dict[str, jax.Array]) -> Iterator[_Batch]:
+def _batches(
+    run: LoadedRun, stream: Iterator[tuple[int, Window]], params: dict[str, jax.Array], world: World
+) -> Iterator[_Batch]:
+    """Each row of a mesh's devices has racks of its own; without one it is a rack after the other."""
     recipe = run.recipe
-    group = recipe.gpus // recipe.racks
-    ways = {AS_TRAINED: pooled_wave(recipe, groups=1), DROPLESS: Transport.dropless()}
+    group = world.groups * recipe.gpus // recipe.racks
+    ways = {AS_TRAINED: pooled_wave(recipe, groups=world.groups), DROPLESS: Transport.dropless()}
     compiled = {
-        way: partial(_rows, config=recipe.model, transport=transport, dtype=recipe.compute_dtype)
+        way: partial(_rows, config=recipe.model, transport=transport, dtype=recipe.compute_dtype, mesh=world.mesh)
         for way, transport in ways.items()
     }
     while batch := list(islice(stream, recipe.gpus)):
         found: dict[str, list[_Rows]] = {way: [] for way in ways}
         for start in range(0, len(batch), group):
             tokens = np.stack([window.tokens for _, window in batch[start : start + group]])
-            inputs = _padded(tokens, group, run.tokenizer.identity.eos)
+            inputs = [jax.device_put(x, world.on_tokens) for x in _padded(tokens, group, run.tokenizer.identity.eos)]
             for way, rows in compiled.items():
                 found[way].append(jax.device_get(rows(params, *inputs)))
         yield _Batch(
@@ -188,7 +205,7 @@ def _padded(tokens: np.ndarray, rows: int, eos: int) -> tuple[np.ndarray, np.nda
     return np.pad(tokens, missing), np.pad(segment_ids(tokens, eos), missing, constant_values=-1)
 
 
-@partial(jax.jit, static_argnames=("config", "transport", "dtype"))
+@partial(jax.jit, static_argnames=("config", "transport", "dtype", "mesh"))
 def _rows(
     params: dict[str, jax.Array],
     tokens: jax.Array,
@@ -197,10 +214,11 @@ def _rows(
     config: ModelConfig,
     transport: Transport,
     dtype: str,
+    mesh: jax.sharding.Mesh | None,
 ) -> _Rows:
     """Losses of windows [B, S]; a window's last position has no target."""
     compute = cast(params, jnp.dtype(dtype))
-    seen = transformer(compute, tokens, segments, config=config, transport=transport)
+    seen = transformer(compute, tokens, segments, config=config, transport=transport, mesh=mesh)
     labels = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1))).reshape(-1)
     hidden = seen.hidden.reshape(-1, config.hidden_dim)
     losses = token_loss(hidden, compute["output_proj"], labels).cross_entropy.reshape(tokens.shape)

@@ -38,6 +38,10 @@ def evaluate(
         int | None,
         typer.Option(min=1, help="Only so many windows a set, or documents a task; never comparable with all."),
     ] = None,
+    num_fewshot: Annotated[
+        int | None,
+        typer.Option(min=0, help="Examples before each document. Default: as the task says.", show_default=False),
+    ] = None,
     step: Annotated[
         int | None,
         typer.Option(min=0, help="Completed updates. Default: the newest checkpoint.", show_default=False),
@@ -49,6 +53,12 @@ def evaluate(
     router_bias: Annotated[
         str, typer.Option(help="saved: of the last update, as published. pending: of the next forward pass.")
     ] = "saved",
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RxE", help="Devices as replicas x (data x) expert shards, as for train.", show_default=False
+        ),
+    ] = None,
     log_samples: Annotated[bool, typer.Option("--log-samples", help="Keep each document's answer (lm-eval).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Evaluate again where the result is there.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
@@ -79,20 +89,25 @@ def evaluate(
                     tokenizer=tokenizer,
                     router_bias=router_bias,
                     limit=limit,
+                    mesh=mesh,
                     force=force,
                     report=report,
                 )
             )
     if with_tasks:
-        harness = _import("harness")
+        lm_eval_suite = _import("lm_eval_suite")
+        names = [name.strip() for name in tasks.split(",") if name.strip()]
+        say(f"{run}: {', '.join(names) or 'the packaged tasks'} with lm-eval. Compiling: a minute and more on a CPU.")
         done.append(
-            harness.evaluate_run(
+            lm_eval_suite.evaluate_run(
                 run,
-                [name for name in tasks.split(",") if name],
+                names,
                 step=step,
                 tokenizer=tokenizer,
                 router_bias=router_bias,
                 limit=limit,
+                num_fewshot=num_fewshot,
+                mesh=mesh,
                 log_samples=log_samples,
                 force=force,
             )
@@ -102,7 +117,7 @@ def evaluate(
         typer.echo(canonical_json({"run": str(run), "evaluations": evaluations}), nl=False)
         return
     for path, result, same in done:
-        for line in _lines(result) if "metrics" in result else ():
+        for line in _lines(result) if "metrics" in result else _scores(result):
             typer.echo(line)
         typer.echo(f"{path}{', unchanged: of the same inputs (--force evaluates again)' if same else ''}")
 
@@ -158,6 +173,14 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
             if "micro_bits_per_byte" in of_suite:
                 line += f"; {of_suite['macro_bits_per_byte']:.4f}, {of_suite['micro_bits_per_byte']:.4f} bits/byte"
             yield f"{line}; {result['drop_fraction'][way.replace(' ', '_')]:.1%} dropped"
+
+
+def _scores(result: Mapping[str, Any]) -> Iterator[str]:
+    """lm-eval's own table."""
+    from lm_eval.utils import make_table
+
+    yield f"{result['rung']} at scale {result['scale']}, {result['steps_completed']:,} updates ({result['fraction']:.0%})"
+    yield make_table(dict(result))
 
 
 @contextmanager
