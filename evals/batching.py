@@ -66,7 +66,7 @@ def place(
 
 
 def parse_mesh(text: str | None) -> Mesh | None:
-    """The mesh "RxE" or "RxDxE" of replicas, data and expert devices. None: all accelerators as replicas, or a CPU alone.
+    """The mesh RxE or RxDxE of replicas, data and expert devices. None: all accelerators as replicas, or a CPU alone.
 
     Raises UsageError where it is no mesh, or larger than what is there.
     """

@@ -63,7 +63,7 @@ class MarinJax(TemplateLM):
     dtype          of the computation: float32, or bfloat16 as the run's own evaluations
     max_length     tokens of context, at most the model's
     batch_size     rows of a batch; auto: as many as hold 8,192 tokens
-    mesh           replicas x data x expert, such as 8x1x1, of a run that is not loaded yet, or as it lies; None: all accelerators as replicas, or a CPU alone
+    mesh           replicas x data x expert, such as 8x1x1; None: all accelerators as replicas, or a CPU alone
     seed           of sampling; texts drawn of equal prompts differ, and do not depend on what else is asked
     """
 
@@ -162,9 +162,9 @@ class MarinJax(TemplateLM):
             text = self.text.decode(written)
             return any(stop in text for stop in settings[index]["until"] if stop)
 
-        with tqdm(total=len(prompts), desc="Running generate_until requests", disable=disable_tqdm) as bar:
-            with self._precision():
-                written = generate(self.placed, prompts, self.text.eos, has_ended, bar.update)
+        bar = tqdm(total=len(prompts), desc="Running generate_until requests", disable=disable_tqdm)
+        with bar, self._precision():
+            written = generate(self.placed, prompts, self.text.eos, has_ended, bar.update)
         texts = []
         for (context, given), how, ids in zip(asked, settings, written, strict=True):
             text = postprocess_generated_text(self.text.decode(ids), how["until"], None)
@@ -181,12 +181,12 @@ class MarinJax(TemplateLM):
         answers = self._answers([self._request(*request) for request in requests], disable_tqdm)
         for (key, *_), answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("loglikelihood", key, tuple(answer))
-        return [tuple(answer) for answer in answers]
+        return [(log_likelihood, is_greedy) for log_likelihood, is_greedy in answers]
 
     def _answers(self, requests: Sequence[Request], disable_tqdm: bool) -> list[Answer]:
-        with tqdm(total=len(requests), desc="Running loglikelihood requests", disable=disable_tqdm) as bar:
-            with self._precision():
-                return log_likelihoods(self.placed, requests, bar.update)
+        bar = tqdm(total=len(requests), desc="Running loglikelihood requests", disable=disable_tqdm)
+        with bar, self._precision():
+            return log_likelihoods(self.placed, requests, bar.update)
 
     def _request(self, key: tuple[str, str], context: list[int], continuation: list[int]) -> Request:
         if len(continuation) > self.max_length:

@@ -64,7 +64,7 @@ def load_run(
     eos: str = EOS_TOKEN,
     mesh: jax.sharding.Mesh | None = None,
 ) -> LoadedRun:
-    """The run's model after `step` completed updates, or at its newest checkpoint; spread over the mesh where it is read.
+    """The run's model after `step` completed updates, or at its newest checkpoint; on the mesh, if there is one.
 
     `tokenizer` is "bytes" or a tokenizers file, as `load_tokenizer` takes it; a run in bytes needs none. Raises
     RecordError where the folder is no run, has no such checkpoint, or holds one that cannot be read; UsageError where

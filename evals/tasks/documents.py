@@ -1,4 +1,4 @@
-"""Where the packaged tasks find their documents: a JSON-lines file beside their YAML file, wherever they are run from."""
+"""Where the packaged tasks find their documents: a JSON-lines file beside their YAML file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import datasets
 
 
 def load(*, file: str, **_: Any) -> dict[str, datasets.Dataset]:
-    """Documents by split: each line names its own. lm-eval hands over what the task and its caller call metadata too."""
+    """Documents by split: each line names its own. lm-eval hands over the task's and its caller's metadata too."""
     splits: dict[str, list[dict[str, Any]]] = {}
     for line in (Path(__file__).parent / file).read_text(encoding="utf-8").splitlines():
         document = json.loads(line)

@@ -179,7 +179,8 @@ def _scores(result: Mapping[str, Any]) -> Iterator[str]:
     """lm-eval's own table."""
     from lm_eval.utils import make_table
 
-    yield f"{result['rung']} at scale {result['scale']}, {result['steps_completed']:,} updates ({result['fraction']:.0%})"
+    done = f"{result['steps_completed']:,} updates ({result['fraction']:.0%})"
+    yield f"{result['rung']} at scale {result['scale']}, {done}"
     yield make_table(dict(result))
 
 
