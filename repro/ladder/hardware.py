@@ -38,8 +38,15 @@ class Device:
     link_bandwidth: float
     network_bandwidth: float
     domain: int  # devices that the links join
-    source: str
+    source: str  # what the maker prints
+    read_in: tuple[str, ...]  # where: other people's pages and filings, but see DEVICES
 
+
+# The maker's own sheets could not be opened from here. Each figure was read in at least one of the pages named, all of
+# others, on 2026-12-02; MLCommons' are filings, NVIDIA's own for the H200. They differ in two places: verda.com prints
+# 2.25 PFLOPS and 7.7 TB/s for the GB200, and 192 GB of a B200 is what the part has, 180 GB what a DGX offers. Only the
+# kind of a GB200's network cards was found, one ConnectX-7 a GPU; their 400 Gb/s are those of the B200's.
+LOCKWOOD, MLCOMMONS = "https://glennklockwood.com/garden/processors/", "https://github.com/mlcommons/inference_results_"
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
     {
@@ -55,6 +62,10 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
                 network_bandwidth=50e9,
                 domain=8,
                 source="NVIDIA H100 data sheet, SXM: 1,979 TFLOPS sparse, 900 GB/s both ways; DGX H100: 400 Gb/s a GPU",
+                read_in=(
+                    f"{LOCKWOOD}h100",  # 989.4 TFLOPS, 80 GB, 3.35 TB/s, 900 GB/s
+                    f"{MLCOMMONS}v3.1: closed/Dell/systems/XE9680_H100_SXM_80GBx8_TRT.json",  # 8 cards of 400 Gb/s
+                ),
             ),
             Device(
                 name="H200",
@@ -66,6 +77,11 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
                 network_bandwidth=50e9,
                 domain=8,
                 source="NVIDIA H200 data sheet, SXM: 1,979 TFLOPS sparse, 900 GB/s both ways; DGX H200: 400 Gb/s a GPU",
+                read_in=(
+                    f"{LOCKWOOD}h100",  # the chip of the H100: 989.4 TFLOPS
+                    "https://aiwiki.ai/wiki/nvidia_h200",  # 141 GB, 4.8 TB/s
+                    f"{MLCOMMONS}v4.1: closed/NVIDIA/systems/H200-SXM-141GBx8_TRT_MaxQ.json",  # 900 GB/s, 400 Gb/s
+                ),
             ),
             Device(
                 name="B200",
@@ -77,6 +93,11 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
                 network_bandwidth=50e9,
                 domain=8,
                 source="NVIDIA HGX B200 data sheet: 4.5 PFLOPS sparse, 1.8 TB/s both ways; DGX B200: 400 Gb/s a GPU",
+                read_in=(
+                    f"{LOCKWOOD}B200",  # 2,250 TFLOPS at 1,000 W
+                    "https://brent-newsom-nvidia.github.io/AIPS-Boom/wiki/NVIDIA-DGX-B200",  # of 8: 1.44 TB, 64 TB/s
+                    f"{MLCOMMONS}v6.0: closed/Nebius/systems/nebius_b200_n1.json",  # 180 GB, 8 cards of 400 Gb/s
+                ),
             ),
             Device(
                 name="GB200",
@@ -89,6 +110,11 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
                 domain=72,
                 source="NVIDIA GB200 NVL72 data sheet: 360 PFLOPS sparse, 13.4 TB and 576 TB/s of 72 GPUs, 1.8 TB/s "
                 "both ways; DGX GB200: 400 Gb/s a GPU",
+                read_in=(
+                    f"{LOCKWOOD}B200",  # 2,500 TFLOPS at 1,200 W, 8 TB/s, 900 GB/s each way
+                    "https://aiwiki.ai/wiki/nvidia_gb200_nvl72",  # 72 GPUs: 13.4 TB, 1.8 TB/s each
+                    f"{MLCOMMONS}v6.1: closed/Crusoe/systems/GB200-NVL72_GB200-186GB_aarch64x16_Dynamo.json",  # 186 GB
+                ),
             ),
         )
     }
@@ -134,6 +160,7 @@ class Estimate:
             "device": self.device.name,
             "count": self.count,
             "source": self.device.source,
+            "read_in": list(self.device.read_in),
             **{name: value for name, value in vars(self).items() if name not in ("device", "count")},
             "memory_of_device": self.device.memory,
         }
