@@ -146,7 +146,7 @@ def simulate(
         "balance": balance,
         "seed": seed,
         "rows": rows,
-        "record": _published(recipe, facts),
+        **_compare(recipe, facts, rows, geometry.racks),
     }
 
 
@@ -217,14 +217,30 @@ def _measured(run: Path, data: str, facts: Record, draws: int) -> tuple[float, .
     return tuple(layers[int((draw + 0.5) * len(layers) / draws)] for draw in range(draws))
 
 
-def _published(recipe: Recipe, facts: Record) -> list[dict[str, Any]]:
-    """What the record says of drops, for a reader to hold beside the rows; nothing but for the run it is about."""
+def _compare(recipe: Recipe, facts: Record, rows: Sequence[dict[str, Any]], racks: int) -> dict[str, Any]:
+    """What the record reports beside the rows; nothing but for the run it is about."""
     from repro.cli.track import read_statements
+    from repro.ladder import reported_drops as reports
     from repro.ladder.trends import DROP_FRACTION
 
     if facts.forecast is None or recipe.rung != facts.forecast.target or recipe.scale != "full":
-        return []
-    return [one.as_json() for one in read_statements(facts) if one.quantity == DROP_FRACTION]
+        return {"record": [], "growth": [], "told": []}
+    statements = [one for one in read_statements(facts) if one.quantity == DROP_FRACTION]
+    own = recipe.model.sender_capacity_factor, recipe.model.capacity_factor
+    simulated = [
+        reports.Row(
+            reports.Conditions(row["seq_len"], row["transport"], racks), row["drop_fraction"], *row["interval_95"]
+        )
+        for row in rows
+        if (row["sender_factor"] or own[0], row["receiver_factor"]) == own
+    ]
+    compared = reports.compare(statements, simulated, seq_len=recipe.seq_len, racks=recipe.racks)
+    growths = reports.grow(compared)
+    return {
+        "record": [one.as_json() for one in compared],
+        "growth": [one.as_json() for one in growths],
+        "told": list(reports.lines(compared, growths)),
+    }
 
 
 def _print_tables(found: dict[str, Any], *, quiet: bool) -> None:
@@ -252,9 +268,8 @@ def _print_tables(found: dict[str, Any], *, quiet: bool) -> None:
     console.print(table)
     if quiet:
         return
-    for one in found["record"]:
-        scope = ", ".join(f"{key} {value}" for key, value in one["scope"].items())
-        console.print(Text(f"The record: {one['printed']} {f'({scope}) ' if scope else ''}[{one['claim']}]"))
+    for line in found["told"]:
+        console.print(Text(f"The record: {line}."))
     model = found["model"]
     spreads = ", ".join(f"{spread:.2f}" for spread in model["spreads"])
     console.print(
