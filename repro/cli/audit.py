@@ -74,7 +74,6 @@ def audit(
         raise UsageError(f"what is {more_runs[0]} for? Folders of runs go after --runs.")
     report, texts = audit_and_rerun(facts, [*(runs or ()), *(more_runs or ())], earlier)
     folder = out or (None if json_output and not forms else DEFAULT_OUT)
-    written: dict[str, str] = {}
     if folder is not None:
         written = texts()
         for name, text in written.items():
@@ -82,7 +81,7 @@ def audit(
         if forms:
             _write_crate(folder / CRATE, report, written, facts)
     if json_output:
-        typer.echo(written.get("report.json") or canonical_json(report), nl=False)
+        typer.echo(canonical_json(report), nl=False)
     elif not quiet:
         print_findings(report)
         typer.echo(f"report: {folder}/report.html", err=True)

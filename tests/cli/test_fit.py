@@ -161,7 +161,9 @@ def loaded(arguments: str) -> set[str]:
     return {name.split(".")[0] for name in done.stderr.splitlines()[-1].split()}
 
 
-def test_fitting_and_drawing_load_no_heavy_library(tmp_path: Path) -> None:
-    found = loaded(f"['--json', '--out', {str(tmp_path)!r}]")
-    assert not found & {"jax", "scipy", "pandas", "matplotlib"}
-    assert {"pydantic", "typer"} <= found  # it would be seen
+def test_fitting_loads_no_heavy_library() -> None:
+    assert not loaded("['--json']") & {"jax", "scipy", "pandas", "matplotlib"}
+
+
+def test_the_test_above_can_fail(tmp_path: Path) -> None:
+    assert "matplotlib" in loaded(f"['--json', '--out', {str(tmp_path)!r}]")
