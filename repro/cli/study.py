@@ -36,8 +36,29 @@ def fit(
         typer.Option(metavar="RUN_DIR ...", help="Fit one's own runs instead, all of one scale.", show_default=False),
     ] = None,
     more_runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN_DIR", hidden=True)] = None,  # --runs A B C
+    points: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Fit one's own points instead, by --form.", show_default=False)
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(help="Of --points: power (columns flops, loss) or chinchilla (params, tokens, loss)."),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLACE", help="Forecast --points at flops=2.6e24, or params=70e9,tokens=1.4e12.", show_default=False
+        ),
+    ] = None,
+    freeze: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write that forecast, dated, to a new file.", show_default=False),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the bootstrap of --points. Default: 20.")] = None,
     asymptote: Annotated[
-        float | None, typer.Option(help="Of one's own runs, nats a token. Default: known entropy, else as published.")
+        float | None,
+        typer.Option(
+            help="Fixed, for --runs (default: known entropy, else as published) or --form power (default: free)."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for fit.json and the figures as SVG.", show_default=False)
@@ -47,7 +68,8 @@ def fit(
 ) -> None:
     """Repeat the published loss forecast.
 
-    As published, and again with each of its choices made otherwise; or by the same procedure on one's own runs.
+    As published, and again with each of its choices made otherwise; or by the same procedure on one's own runs; or a
+    law of another form on one's own points, frozen before the outcome if wanted.
 
     Example: marin-repro fit --out forecast
     """
@@ -57,6 +79,23 @@ def fit(
     from repro.record.facts import load_record
 
     say = _silent if quiet else _to_stderr
+    _refuse_mixed(points=points, form=form, at=at, freeze=freeze, seed=seed, runs=runs or more_runs, record=record)
+    if points is not None and form is not None:
+        from repro.cli.points import fit_own_points
+
+        result = fit_own_points(
+            points,
+            form,
+            asymptote=asymptote,
+            at=at or (),
+            seed=seed,
+            freeze_to=freeze,
+            say=say,
+            json_output=json_output,
+        )
+        if out is not None:
+            _write(result, (), out)
+        return
     facts = load_record(record)
     if runs:
         _fit_runs([*runs, *(more_runs or ())], facts, asymptote, out, say, json_output=json_output)
@@ -64,7 +103,9 @@ def fit(
     if more_runs:
         raise UsageError(f"what is {more_runs[0]} for? Folders of runs go after --runs.")
     if asymptote is not None:
-        raise UsageError("--asymptote goes with --runs; that of a record stands in its record.toml, [forecast].")
+        raise UsageError(
+            "--asymptote goes with --runs or --points; that of a record stands in its record.toml, [forecast]."
+        )
     study = study_record(facts)
     say(f"{facts.run.title}: one law at each of {len(study.fit.points)} marks, {len(study.variants)} other fits.")
     result = canonical_json(study.as_json())
@@ -79,6 +120,21 @@ def fit(
         say(note)
     if out is not None:
         say(f"Written: {out}/{RESULT} and the figures.")
+
+
+def _refuse_mixed(*, points: Path | None, runs: object, record: Path | None, **of_points: object) -> None:
+    """UsageError where options of --points stand without it, or with those of another fit."""
+    from repro.errors import UsageError
+
+    if points is None:
+        for name, value in of_points.items():
+            if value is not None:
+                raise UsageError(f"--{name} goes with --points, a CSV file of what is to be fitted.")
+        return
+    if runs or record:
+        raise UsageError(f"--points and --{'runs' if runs else 'record'} are two different fits; ask for one.")
+    if of_points["form"] is None:
+        raise UsageError("--points needs --form: power (columns flops, loss) or chinchilla (params, tokens, loss).")
 
 
 def draw(record: Record, study: Study | None = None) -> tuple[Drawing, ...]:

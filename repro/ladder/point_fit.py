@@ -31,6 +31,7 @@ PROFILE_NOTE = (  # sqrt(pi / 2): what the median of normal noise is less sure t
     "The profile takes the noise for exponential beyond Huber's delta; normal noise makes its intervals 1.25 times too "
     "narrow. The bootstrap assumes no distribution."
 )
+NOTHING_SAID = "Of a law that is not identified, neither profile nor bootstrap nor points held out say anything."
 
 
 class Prediction(NamedTuple):
@@ -64,7 +65,7 @@ class PointFit:
     log_likelihood: float
     residual_rms: float  # measured - law, in the loss's unit
     identification: Identification
-    profile: Mapping[str, Interval]
+    profile: Mapping[str, Interval]  # empty where the points do not identify the law
     bootstrap: Draws | None
     held_out: tuple[HeldOut, ...]
     asymptotes: tuple[Asymptote, ...]
@@ -173,17 +174,21 @@ def _fit(
     problem = make_problem(points, form, asymptote)
     found = _search(points, form, problem, asymptote)
     design = identify(points, form, problem, found.best.theta)
-    intervals, best = profile(problem, found.best, form)
-    if best is not found.best:  # the profile came upon a lower minimum than any start had
-        found = replace(found, best=descend(problem, best.theta, enough=0.0), reached=0)
-        intervals, _ = profile(problem, found.best, form)
-    coefficients = coefficients_of(form, found.best.theta, asymptote)
-    drawn, why_not = None, f"it says nothing of a law that is {design.verdict}"
-    if design.verdict != "not identified":
+    intervals: dict[str, Interval] = {}
+    drawn: Draws | None = None
+    held_out: tuple[HeldOut, ...] = ()
+    notes = [NOTHING_SAID]
+    if design.verdict != "not identified":  # else the minimum is a valley without ends
+        intervals, best = profile(problem, found.best, form)
+        if best is not found.best:  # the profile came upon a lower minimum than any start had
+            found = replace(found, best=descend(problem, best.theta, enough=0.0), reached=0)
+            intervals, _ = profile(problem, found.best, form)
         drawn, why_not = bootstrap(problem, form, found.best.theta, asymptote, seed=seed, draws=draws)
-    held_out = hold_out(points, form, problem, found.best.theta, asymptote)
-    no_bootstrap = None if drawn else why_not
-    told = _notes(form, found, coefficients, no_bootstrap, held_out, free_asymptote=problem.free_asymptote)
+        held_out = hold_out(points, form, problem, found.best.theta, asymptote)
+        notes = [PROFILE_NOTE] if asymptote is None else []
+        notes += [] if drawn else [f"No bootstrap: {why_not}."]
+        notes += [] if held_out else ["No points are held out: too few would be left for the law."]
+    coefficients = coefficients_of(form, found.best.theta, asymptote)
     fitted = [form.loss_at(coefficients, place) for place in points.places()]
     return PointFit(
         points=points,
@@ -199,7 +204,7 @@ def _fit(
         held_out=held_out,
         asymptotes=_asymptotes(points, form, asymptote, places) if asymptote is not None else (),
         predictions=tuple(_predict(points, form, coefficients, place, drawn) for place in places),
-        notes=(*points.notes, *told),
+        notes=(*points.notes, *_doubts(form, found, coefficients), *notes),
     )
 
 
@@ -258,15 +263,8 @@ def _compute_optimal(form: Form, coefficients: Mapping[str, float]) -> dict[str,
     return {"params_exponent": coefficients["beta"] / total, "tokens_exponent": coefficients["alpha"] / total}
 
 
-def _notes(
-    form: Form,
-    found: Search,
-    coefficients: Mapping[str, float],
-    no_bootstrap: str | None,
-    held_out: Sequence[HeldOut],
-    *,
-    free_asymptote: bool,
-) -> list[str]:
+def _doubts(form: Form, found: Search, coefficients: Mapping[str, float]) -> list[str]:
+    """What is odd about the best fit itself."""
     notes = []
     if not found.best.converged:
         notes.append(
@@ -280,10 +278,4 @@ def _notes(
         for column, exponent in zip(form.columns, form.exponents, strict=True)
         if coefficients[exponent] <= 0
     ]
-    if free_asymptote:
-        notes.append(PROFILE_NOTE)
-    if no_bootstrap:
-        notes.append(f"No bootstrap: {no_bootstrap}.")
-    if not held_out:
-        notes.append("No points are held out: too few would be left for the law.")
     return notes

@@ -20,12 +20,13 @@ import numpy as np
 from scipy.optimize import minimize, nnls
 from threadpoolctl import threadpool_limits
 
-from repro.ladder.forms import Problem, Summed
+from repro.ladder.forms import LARGEST_LOG, Problem, Summed
 
 EXPONENTS = (0.03, 0.08, 0.15, 0.25, 0.4, 0.7, 1.2)  # starts; published losses fall with exponents of 0.05 to 0.6
 CONVERGED = 1e-12  # of the objective may be left to gain; its rounding is about 1e-16
 ITERATIONS, ROUNDS = 100, 30  # of L-BFGS in one set of coordinates; of such sets
 SAME = 1e-9  # relative difference of objectives that are one minimum
+FAR = LARGEST_LOG  # a flat valley is not followed beyond: no coefficient there could be written down
 SMALLEST_SHARE = 1e-3  # of the lowest loss, for a term that least squares leaves out: its logarithm must exist
 
 
@@ -83,6 +84,8 @@ def descend(problem: Problem, start: np.ndarray, *, fixed: Sequence[int] = (), e
         if _left(here, axes, free) <= enough * here.value or here.value <= problem.rounding:
             break
         moved = _round(problem, theta, here, axes, free, enough)
+        if not np.abs(moved).max() <= FAR:
+            break
         there = problem.summed(moved)
         if not there.value < here.value:
             break
@@ -122,7 +125,9 @@ def _axes(problem: Problem, theta: np.ndarray, free: list[int]) -> np.ndarray:
     curvature = problem.curvature(theta)[np.ix_(free, free)]
     size = np.sqrt(np.maximum(curvature.diagonal(), np.finfo(float).tiny))
     values, vectors = np.linalg.eigh(curvature / np.outer(size, size))
-    values = np.maximum(values, values.max(initial=0.0) * 1e-13)  # a flat direction is not followed to infinity
+    values = np.maximum(
+        values, max(values.max(initial=0.0) * 1e-13, np.finfo(float).tiny)
+    )  # a flat direction is not followed to infinity
     return vectors / np.sqrt(values) / size[:, None]
 
 
