@@ -6,8 +6,10 @@ dealt to the devices of a mesh; what fills a batch up is empty rows, which cost 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import ceil
 from typing import Any, TypeVar
 
@@ -24,8 +26,9 @@ from repro.ladder import meshes
 
 TOKENS = 8192  # of a batch where its rows are not given; more rows were no faster on a CPU (benchmarks/eval.py)
 SHORTEST = 16  # smallest bucket of a row
+COMPILING = 2**16  # tokens that a CPU computes while it compiles one more shape: seconds at some 10⁴ a second
 
-T = TypeVar("T")
+S = TypeVar("S", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,31 @@ def bucket(length: int, most: int, smallest: int = SHORTEST, step: int = 2) -> i
     while size < length:
         size *= step
     return min(size, most)
+
+
+def fewer_shapes(
+    shapes: Sequence[S], cost: Callable[[S], int], join: Callable[[S, S], S | None], compiling: int = COMPILING
+) -> list[S]:
+    """Each shape, or a larger one that it shares with others where the tokens more are fewer than compiling is worth.
+
+    `cost` is the tokens of a row of a shape; `join` the least shape that holds both, None where there is none.
+    """
+    counts = Counter(shapes)
+    into = {shape: shape for shape in counts}
+
+    def saved(pair: tuple[S, S]) -> int:
+        both = join(*pair)
+        if both is None:
+            return 0
+        return compiling - sum(counts[one] * (cost(both) - cost(one)) for one in pair)
+
+    while (pair := max(combinations(counts, 2), key=saved, default=None)) and saved(pair) > 0:
+        both = join(*pair)
+        assert both is not None
+        count = sum(counts.pop(one) for one in pair)
+        counts[both] += count
+        into |= {shape: both for shape, now in into.items() if now in pair}
+    return [into[shape] for shape in shapes]
 
 
 def in_batches(

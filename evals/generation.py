@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from evals import cached
-from evals.batching import Placed, bucket, filled, in_batches
+from evals.batching import Placed, bucket, fewer_shapes, filled, in_batches
 from marin_model.config import ModelConfig
 
 STEPS = 16  # tokens that are written between two looks at the texts
@@ -49,6 +49,9 @@ def generate(
     """
     context = placed.config.max_seq_len
     shapes = [(bucket(len(one.ids), context), bucket(len(one.ids) + one.new_tokens, context)) for one in prompts]
+    shapes = fewer_shapes(
+        shapes, lambda shape: shape[1], lambda one, other: (max(one[0], other[0]), max(one[1], other[1]))
+    )
     texts: list[list[int]] = [[] for _ in prompts]
     for indices, rows in in_batches(placed, shapes, [room for _, room in shapes]):
         _write(placed, {index: prompts[index] for index in indices}, shapes[indices[0]], rows, eos, has_ended, texts)

@@ -6,6 +6,7 @@ named. All else is lm-eval's, its options, output and exit codes.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from repro.errors import MarinReproError, MissingExtraError
@@ -38,4 +39,5 @@ def _run() -> None:
             given.include_path = str(TASKS)
         if getattr(given, "model", None) == NAME and not hasattr(given, "batch_size"):
             given.batch_size = "auto"
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # lm-eval would fork, which JAX's threads may lock for ever
     command.execute(given)

@@ -16,8 +16,11 @@ import difflib
 import hashlib
 import json
 import math
+import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ from repro.files import canonical_json, write_atomically
 
 SUITE = "lm-eval"
 SEEDS = {"random_seed": 0, "numpy_random_seed": 1234, "torch_random_seed": 1234, "fewshot_random_seed": 1234}  # its own
+ONE_PROCESS = "DISABLE_MULTIPROC"  # read by lm-eval
 LONGEST_LABEL = 60  # characters of task names in a file's name
 
 Json = dict[str, Any]
@@ -92,16 +96,17 @@ def evaluate(
     model = MarinJax(run, router_bias=router_bias, mesh=mesh)
     started = time.perf_counter()
     try:
-        found = lm_eval.simple_evaluate(
-            model=model,
-            tasks=list(tasks),
-            limit=limit,
-            num_fewshot=num_fewshot,
-            batch_size="auto",
-            log_samples=True,
-            task_manager=manager,
-            **SEEDS,
-        )
+        with redirect_stdout(sys.stderr), _one_process():  # it prints what it does
+            found = lm_eval.simple_evaluate(
+                model=model,
+                tasks=list(tasks),
+                limit=limit,
+                num_fewshot=num_fewshot,
+                batch_size="auto",
+                log_samples=True,
+                task_manager=manager,
+                **SEEDS,
+            )
     except (ConnectionError, FileNotFoundError) as error:  # what `datasets` makes of a hub that is away or refuses
         raise NoAnswerError(
             f"the data of {', '.join(tasks)}: {error}. Reach the hub once, so that it is kept; for gated data set "
@@ -118,6 +123,20 @@ def evaluate(
         "total_evaluation_time_seconds": str(time.perf_counter() - started),
     }
     return _as_json(found), {task: _as_json(documents) for task, documents in samples.items()}
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Have lm-eval resample its scores in this process: it would fork others, which JAX's threads may lock for ever."""
+    before = os.environ.get(ONE_PROCESS)
+    os.environ[ONE_PROCESS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ONE_PROCESS]
+        else:
+            os.environ[ONE_PROCESS] = before
 
 
 def packaged_tasks() -> list[str]:

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from evals import cached
-from evals.batching import Placed, bucket, filled, in_batches
+from evals.batching import COMPILING, Placed, bucket, fewer_shapes, filled, in_batches
 from marin_model.config import ModelConfig
 
 MOST_BRANCHES = 16  # of one row; more share their beginning sixteen by sixteen
@@ -52,19 +52,36 @@ class Branching:
 
 
 def log_likelihoods(
-    placed: Placed, requests: Sequence[Request], on_answers: Callable[[int], None] = lambda count: None
+    placed: Placed,
+    requests: Sequence[Request],
+    on_answers: Callable[[int], None] = lambda count: None,
+    compiling: int = COMPILING,
 ) -> list[Answer]:
-    """An answer to each request. Inputs must fit the model's context and have at least as many ids as targets."""
+    """An answer to each request. Inputs must fit the model's context and have at least as many ids as targets.
+
+    `compiling`: tokens that one more compiled shape must save.
+    """
     unique = list(dict.fromkeys(request for request in requests if request.targets))
     answers: dict[Request, Answer] = dict.fromkeys((r for r in requests if not r.targets), Answer(0.0, True))
-    groups = share_beginnings(unique, placed.config.max_seq_len)
-    shapes = [_shape([unique[one] for one in group.members], group.shared, placed.config) for group in groups]
+    groups, shapes = _plan(unique, placed.config, compiling)
     for indices, rows in in_batches(placed, shapes, [shape.cost for shape in shapes]):
         batch = [groups[index] for index in indices]
         for member, answer in _answer(placed, batch, shapes[indices[0]], rows, unique):
             answers[unique[member]] = answer
         on_answers(sum(len(group.members) for group in batch))
     return [answers[request] for request in requests]
+
+
+def _plan(requests: Sequence[Request], config: ModelConfig, compiling: int) -> tuple[list[Branching], list[Shape]]:
+    """Requests together where they begin alike, or each alone, whichever is cheaper, compiling included."""
+    plans = []
+    alone = [Branching(0, (index,)) for index in range(len(requests))]
+    for groups in (share_beginnings(requests, config.max_seq_len), alone):
+        shapes = [_shape([requests[one] for one in group.members], group.shared, config) for group in groups]
+        shapes = fewer_shapes(shapes, lambda shape: shape.cost, _join_shapes, compiling)
+        plans.append((sum(shape.cost for shape in shapes) + compiling * len(set(shapes)), groups, shapes))
+    _, groups, shapes = min(plans, key=lambda plan: plan[0])
+    return groups, shapes
 
 
 def share_beginnings(requests: Sequence[Request], context: int) -> list[Branching]:
@@ -107,6 +124,13 @@ class Shape(NamedTuple):
     def cost(self) -> int:
         """Tokens that are computed of a row."""
         return self.row + (self.branches * self.branch if self.branches > 1 else 0)
+
+
+def _join_shapes(first: Shape, second: Shape) -> Shape | None:
+    """The least shape that holds both; none for a row with branches and one without."""
+    if (first.branches == 1) != (second.branches == 1):
+        return None
+    return Shape(*map(max, first, second))
 
 
 def _shape(members: Sequence[Request], shared: int, config: ModelConfig) -> Shape:
