@@ -21,7 +21,8 @@ FINDINGS, COULD_NOT_TELL = 1, 3
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 MaxBytes = Annotated[
-    int | None, typer.Option("--max-bytes", min=1, help="No artifact may have more bytes.", show_default=False)
+    int | None,
+    typer.Option("--max-bytes", min=1, help="Bytes of an artifact, instead of its kind's bound.", show_default=False),
 ]
 Seconds = Annotated[float, typer.Option("--timeout", min=0.01, help="Seconds of silence after which to give up.")]
 
@@ -138,7 +139,7 @@ def verify(
     ):
         assert client is not None
         statuses = _ask_all(record, client, sample, seed, planned, lambda one: seen(_status_line(one)))
-    courses = trends(past, statuses, now)
+    courses = trends(past, statuses, now) if history else {}
     found = announce.findings(statuses, statuses_to_fail_on, courses)
     result = {**report(statuses), "findings": [one.as_json() for one in found]}
     if history is not None:

@@ -63,7 +63,9 @@ def print_verified(
         console.print(_findings(found))
     table = _table("an outsider's", "is", "because of")
     for name, verdict in capabilities.items():
-        table.add_row(name, _coloured(verdict["verdict"]), ", ".join(verdict["because_of"]))
+        login = f" with a login to {', '.join(verdict['with_login'])}" if verdict["with_login"] else ""
+        more = login if verdict["verdict"] == "possible" else ""
+        table.add_row(name, _coloured(verdict["verdict"], more), ", ".join(verdict["because_of"]))
     console.print(table)
     console.print(Text(", ".join(f"{n} {status}" for status, n in Counter(one.status for one in statuses).items())))
 

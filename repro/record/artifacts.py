@@ -30,6 +30,10 @@ DERIVED = "derived by marin-repro fetch"  # how `checked` of a derived file begi
 ArtifactKind = Literal[
     "github-file", "github-tree", "github-issue", "wandb-run", "wandb-report", "hub-file", "hub-tree", "object", "page"
 ]
+Role = Literal[  # what is lost with it: verify.CAPABILITIES
+    *("config", "launcher code", "data order", "data manifest", "mixture", "corpus", "checkpoint", "metrics"),
+    *("eval set", "licence", "discussion"),
+]
 Expectation = Literal["available", "forbidden", "gated"]  # what an outsider without an account meets
 
 
@@ -74,7 +78,7 @@ class Artifact:
     """One public thing the record consists of. `digest` is "kind", or "kind:value" once its bytes were seen."""
 
     id: str
-    role: str
+    role: Role
     kind: ArtifactKind
     address: str
     pin: Commit = ""  # a commit or revision

@@ -95,6 +95,8 @@ def _trend(one: ArtifactStatus, course: Sequence[Seen]) -> Trend | None:
     turns = sum(first != second for first, second in pairwise(recent))
     if not bad[-1]:
         return Trend("back", since, times) if times == 1 and len(bad) > 1 else None
+    if len(bad) == 1:
+        return None  # the first time that it is asked for: there is nothing to tell
     if turns > 1:
         return Trend("flaky", since, times)
     if times == 1:

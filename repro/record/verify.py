@@ -41,11 +41,16 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 Read = Callable[[Artifact, Client], Content]
 
 # What an outsider can do, and which roles it takes. One artifact of a role that is lost takes the capability with it.
+RECIPE = ("config", "launcher code", "data order", "data manifest", "mixture", "licence")
 CAPABILITIES: Mapping[str, tuple[str, ...]] = {
-    "exact replay": ("config", "launcher code", "data order", "data manifest", "mixture", "corpus", "checkpoint"),
-    "statistical rerun": ("config", "launcher code", "data order", "data manifest", "mixture"),
+    "exact replay": (*RECIPE, "corpus", "checkpoint"),
+    "statistical rerun": (*RECIPE, "eval set"),  # it is judged by the published evaluations
     "refit": ("metrics",),
     "inspection": ("config", "launcher code", "discussion", "metrics"),
+}
+LOST: Mapping[str, tuple[Status, ...]] = {  # what has changed can still be read, but no longer be run again
+    **dict.fromkeys(CAPABILITIES, ("changed", "gone", "forbidden")),
+    "inspection": ("gone", "forbidden"),
 }
 
 
@@ -183,19 +188,19 @@ def compare(artifact: Artifact, known: Known | None, content: Content) -> tuple[
 
     A publisher that gives another kind of hash than before is no difference: then the bytes themselves are hashed.
     """
-    found = str(content.digest or sha256(content.data))
+    parts = Digest("canonical", canonical_sha256(dict(content.canonical)))  # of all parts together
+    found = str(content.digest or (parts if content.canonical else sha256(content.data)))
     for text in filter(None, (artifact.digest, known.digest if known else "")):
         wanted = Digest.parse(text)
         if wanted.value is None or content.digest == wanted:
             continue
         if content.digest and content.digest.kind == wanted.kind:
-            return found, f"expected {wanted}, found {found}"
-        if wanted.kind == "canonical":  # of all parts together
-            parts = Digest("canonical", canonical_sha256(dict(content.canonical)))
+            return found, f"hash-mismatch: expected {wanted}, found {found}"
+        if wanted.kind == "canonical":
             if parts != wanted:
                 return str(parts), f"expected {wanted}, found {parts}"
         elif not matches(content.data, wanted):
-            return found, f"expected {wanted}, found other bytes ({found})"
+            return found, f"hash-mismatch: expected {wanted}, found other bytes ({found})"
     if known and known.canonical:
         return found, parts_that_differ(known.canonical, content.canonical)
     return found, ""
@@ -218,20 +223,21 @@ def sample(artifacts: Sequence[Artifact], number: int, seed: int) -> frozenset[s
 
 
 def capabilities(statuses: Iterable[ArtifactStatus]) -> dict[str, dict[str, Any]]:
-    """What an outsider can still do: possible, not possible or unknown, and because of which artifacts. A thread that
-    only grew is no loss."""
+    """What an outsider can still do: possible, not possible or unknown, and because of which artifacts; possible only
+    `with_login` to those whose terms must be accepted, as the record knows. A thread that only grew is no loss."""
     by_role: dict[str, list[ArtifactStatus]] = {}
     for one in statuses:
         by_role.setdefault(one.artifact.role, []).append(one)
     result = {}
     for capability, roles in CAPABILITIES.items():
         needed = [one for role in roles for one in by_role.get(role, ())]
-        lost = [
-            one.artifact.id for one in needed if one.status in ("changed", "gone", "forbidden") and not one.only_grew
-        ]
+        gated = [one for one in needed if one.status == "forbidden" and one.artifact.expectation == "gated"]
+        missing = [one for one in needed if one.status in LOST[capability] and not one.only_grew]
+        lost = [one.artifact.id for one in missing if one not in gated]
         unknown = [one.artifact.id for one in needed if one.status in ("unreachable", "skipped")]
         verdict = "not possible" if lost else "unknown" if unknown or not needed else "possible"
-        result[capability] = {"verdict": verdict, "because_of": lost or unknown}
+        with_login = [one.artifact.id for one in gated]
+        result[capability] = {"verdict": verdict, "because_of": lost or unknown, "with_login": with_login}
     return result
 
 
@@ -250,7 +256,7 @@ def _expected(artifact: Artifact, known: Known | None) -> str:
         return artifact.digest
     if known is None:
         return ""
-    return known.digest or f"{len(known.canonical)} locked parts"
+    return known.digest or f"canonical:{canonical_sha256(dict(known.canonical))}"
 
 
 def parts_that_differ(before: Mapping[str, str], now: Mapping[str, str]) -> str:

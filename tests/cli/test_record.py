@@ -83,6 +83,7 @@ def test_what_changed_or_is_gone_is_1(public: World, run: Run) -> None:
     public.github.comments[8435][0]["body"] = "18.75T tokens"
     said = run("verify --record record", code=1)
     assert "thread: comment 1 changed" in said
+    assert "since" not in said  # without a log nothing is known of before
     run("verify --record record --fail-on gone")
     run("verify --record record --fail-on never")
     del public.store.objects["final/results.csv"]

@@ -121,7 +121,7 @@ def course(path: Path, *names: Status, days: float = 1, **artifact: str) -> str 
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("gone",), "new"),
+        (("gone",), None),
         (("ok", "ok", "gone"), "new"),
         (("ok", "unreachable", "ok"), "back"),
         (("ok", "unreachable", "ok", "ok"), None),

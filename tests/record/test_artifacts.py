@@ -22,6 +22,12 @@ def changed(old: str, new: str) -> str:
     return TOML.replace(old, new, 1)
 
 
+def test_a_role_that_no_capability_knows_is_refused(small: Path) -> None:
+    text = (small / "record.toml").read_text().replace('"discussion"', '"discusion"')
+    with pytest.raises(RecordError, match=r"thread, role.*discussion"):
+        read_contents(text.encode())
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -13,7 +13,7 @@ import pytest
 from repro.record.artifact_lock import read_artifacts
 from repro.record.artifacts import Artifact, read_contents
 from repro.record.fetch import Result
-from repro.record.services import http, readers
+from repro.record.services import content, http, readers
 from repro.record.services.errors import (
     Forbidden,
     Gone,
@@ -185,7 +185,9 @@ def test_right_size_and_wrong_bytes_against_the_records_own_digest(bring: Bring,
     write_record(tmp_path / "record", HEAD + declared)
     (missing,) = bring().missing
     assert missing.status.status == "changed"
-    assert re.search(r"expected sha256:0+, found other bytes .* correct digest in record.toml", missing.status.why)
+    assert re.search(
+        r"hash-mismatch: expected sha256:0+, found other bytes .* correct digest in record.toml", missing.status.why
+    )
     (aside,) = (tmp_path / "cache" / "quarantine").iterdir()
     assert str(aside) in missing.status.why
     assert aside.read_bytes() == b"<html><p>Note</p>\n</html>"
@@ -218,6 +220,12 @@ def test_a_too_large_artifact_names_the_option(public: World, bring: Bring) -> N
     missing = {one.status.artifact.id: one.status.why for one in bring(max_bytes=5).missing}
     assert set(missing) >= {"code", "vocabulary", "results", "page"}
     assert "--max-bytes" in missing["code"]
+
+
+def test_the_option_raises_the_bound_too(public: World, bring: Bring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "LIMITS", dict.fromkeys(content.LIMITS, 5))
+    assert "Raise --max-bytes" in {one.status.artifact.id: one.status.why for one in bring().missing}["results"]
+    assert not bring(max_bytes=2**20).missing
 
 
 def test_known_digests_of_every_kind_are_compared(bring: Bring, tmp_path: Path, public: World) -> None:

@@ -555,6 +555,13 @@ def test_mistakes_of_other_peoples_backslashes_are_not_ours_to_warn_of() -> None
     assert value("X = '\\d'\n", "X") == "\\d"
 
 
+@pytest.fixture(scope="module")
+def ours() -> Pinned:
+    """Our own files, parsed once: that takes longer than all that is read of them."""
+    root = Path(__file__).parents[2]
+    return read({path.relative_to(root).as_posix(): path.read_bytes() for path in (root / "repro").rglob("*.py")})
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -568,10 +575,8 @@ def test_mistakes_of_other_peoples_backslashes_are_not_ours_to_warn_of() -> None
         "record.facts",
     ],
 )
-def test_what_is_read_of_our_own_files_is_what_running_them_gives(module: str) -> None:
-    root = Path(__file__).parents[2]
-    pinned = read({path.relative_to(root).as_posix(): path.read_bytes() for path in (root / "repro").rglob("*.py")})
-    path = f"repro/{module.replace('.', '/')}.py"
+def test_what_is_read_of_our_own_files_is_what_running_them_gives(module: str, ours: Pinned) -> None:
+    pinned, path = ours, f"repro/{module.replace('.', '/')}.py"
     running = importlib.import_module(f"repro.{module}")
     found = {}
     for name in pinned.names(path):

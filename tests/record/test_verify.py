@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 
-from repro.record.artifacts import Artifact
+from repro.record.artifacts import Artifact, Role
 from repro.record.digests import Digest
 from repro.record.services.content import Content
 from repro.record.services.errors import (
@@ -126,12 +128,30 @@ def test_a_loss_is_said_as_a_lost_capability() -> None:
         decide(artifact("weights", "data manifest"), Known(digest=SHA), content(), 0),
         decide(artifact("store", "corpus", expectation="forbidden"), None, Forbidden("no", 403), 0),
         decide(artifact("losses", "metrics"), None, Unreachable("no"), 0),
+        decide(artifact("paloma", "eval set", expectation="gated"), None, Forbidden("no", 403), 0),
     ]
     found = capabilities(statuses)
-    assert found["exact replay"] == {"verdict": "not possible", "because_of": ["store"]}
-    assert found["statistical rerun"] == {"verdict": "possible", "because_of": []}
-    assert found["refit"] == {"verdict": "unknown", "because_of": ["losses"]}
-    assert found["inspection"] == {"verdict": "unknown", "because_of": ["losses"]}
+    assert found == {
+        "exact replay": {"verdict": "not possible", "because_of": ["store"], "with_login": []},
+        "statistical rerun": {"verdict": "possible", "because_of": [], "with_login": ["paloma"]},
+        "refit": {"verdict": "unknown", "because_of": ["losses"], "with_login": []},
+        "inspection": {"verdict": "unknown", "because_of": ["losses"], "with_login": []},
+    }
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_every_role_that_is_lost_costs_a_capability(role: str) -> None:
+    found = capabilities([decide(artifact("a", role), None, Gone("no", 404), 0)])
+    assert [name for name, one in found.items() if one["verdict"] == "not possible"]
+
+
+def test_a_thread_whose_comment_was_edited_can_still_be_read() -> None:
+    edited = replace(content(), canonical={"comment 1": "b" * 64})
+    one = decide(artifact("thread", "discussion"), Known(canonical={"comment 1": "a" * 64}), edited, 0)
+    assert (one.status, one.why) == ("changed", "comment 1 changed")
+    assert [one.expected[:10], one.found[:10]] == ["canonical:"] * 2
+    assert one.expected != one.found
+    assert capabilities([one])["inspection"]["verdict"] == "possible"
 
 
 def test_the_report_has_the_contracts_keys() -> None:

@@ -48,7 +48,7 @@ OF_JSON: Mapping[str, Outcome] = {  # of an answer that must be JSON
 }
 OF_HASHED_FILE: Mapping[str, Outcome] = {  # of a file whose hash the publisher gives
     **ALWAYS,
-    "length too short": (HashMismatch, r"the publisher says"),
+    "length too short": (HashMismatch, r"hash-mismatch: .*the publisher says"),
     "LFS pointer": (Malformed, r"Git LFS pointer to sha256:(ab){32} \(4,096 bytes\)"),
     "invalid UTF-8": (HashMismatch, r"the publisher says"),
     "flipped byte": (HashMismatch, r"the publisher says"),

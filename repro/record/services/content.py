@@ -51,8 +51,8 @@ class Content:
 
 
 def limit(kind: ArtifactKind, client: Client) -> int:
-    """Bytes that an artifact may have: the bound of its kind, or the client's where that is lower."""
-    return min(LIMITS[kind], client.max_bytes or LIMITS[kind])
+    """Bytes that an artifact may have: what the client was told, else the bound of its kind."""
+    return client.max_bytes or LIMITS[kind]
 
 
 def safe_name(*parts: str) -> str:
@@ -94,7 +94,7 @@ def compare(data: bytes, expected: Digest, compute: Callable[[bytes], Digest], u
     if expected in (compute(data.replace(b"\r\n", b"\n")), compute(re.sub(rb"(?<!\r)\n", b"\r\n", data))):
         lines = " (only the line ends differ: something between rewrote them)"
     raise HashMismatch(
-        f"{shown(url)}: {len(data):,} bytes with {found}, but the publisher says {expected}{lines}. "
+        f"{shown(url)}: hash-mismatch: {len(data):,} bytes with {found}, but the publisher says {expected}{lines}. "
         "The download was damaged, or the file was replaced: fetch again, and report it if it stays.",
         expected,
         found,

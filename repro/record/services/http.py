@@ -62,7 +62,7 @@ class Client:
         """Make a client. Seconds: `timeout` of silence, `deadline` for all tries, first `pause` between `attempts`.
 
         A Retry-After of at most `patience` seconds is waited for. `per_host` requests to one host run at once.
-        `max_bytes` bounds what an artifact may have, where it is below the bound of the artifact's kind. In the folder
+        `max_bytes` bounds what an artifact may have, in place of the bound of its kind. In the folder
         `answers` the answers of APIs are kept, to be asked again only if they changed (conditional.py).
         Raises UsageError where SSL_CERT_FILE or a proxy variable cannot be used.
         """
