@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,6 +69,9 @@ def train(
             show_default=False,
         ),
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write metrics as TensorBoard events, into OUT/tensorboard.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Leave out the progress.")] = False,
 ) -> None:
@@ -81,10 +84,13 @@ def train(
     Example: marin-repro train d768 --scale smoke
     """
     from repro.files import canonical_json
+    from repro.ladder.extras import require
     from repro.ladder.meshes import check_mesh, parse_mesh
     from repro.ladder.recipe import resolve_recipe
     from repro.record.facts import load_record
 
+    if tensorboard:
+        require("tensorboardX", "--tensorboard")
     recipe = resolve_recipe(rung, scale)
     sizes = parse_mesh(mesh) if mesh else None
     if sizes:
@@ -106,6 +112,7 @@ def train(
             quiet=quiet or not world.is_first,
             world=world,
             remat=remat,
+            tensorboard=tensorboard and world.is_first,
         )
     if not world.is_first:
         return
@@ -131,12 +138,14 @@ def train_rung(
     quiet: bool = False,
     world: World | None = None,
     remat: bool | None = None,
+    tensorboard: bool = False,
 ) -> Outcome:
     """Train a rung into a folder and say on the way how it goes. A store that is made lies beside the folder."""
     training = _training()
     world = world or training.ALONE
     world.first_does(lambda: training.check_call(recipe, out, resume=resume, steps=steps))
     from repro.ladder.run_data import open_data
+    from repro.ladder.tensorboard import open_tensorboard
 
     say = _silent if quiet else _to_stderr
     say(f"{recipe.rung} at scale {recipe.scale}: {recipe.steps:,} steps, {recipe.tokens:,} tokens, into {out}.")
@@ -148,7 +157,20 @@ def train_rung(
         rate, unigram = found.entropy
         say(f"Held-out data: entropy rate {rate:.4f} nats/token, {unigram:.4f} by letters alone.")
     say("Compiling: half a minute and more on a CPU.")
-    with _progress(steps or recipe.steps, shown=not quiet) as on_step:
+    with ExitStack() as held:
+        on_step = held.enter_context(_progress(steps or recipe.steps, shown=not quiet))
+        tracker = held.enter_context(open_tensorboard(out)) if tensorboard else None
+
+        def on_row(row: Mapping[str, Any]) -> None:
+            on_step(row)
+            if tracker:
+                tracker.on_step(row)
+
+        def on_evaluation(result: Mapping[str, Any]) -> None:
+            say(_evaluation_line(result))
+            if tracker:
+                tracker.on_evaluation(result)
+
         outcome: Outcome = training.train(
             recipe,
             found.batches,
@@ -158,8 +180,8 @@ def train_rung(
             steps=steps,
             record=_record_identity(record.folder),
             entropy=found.entropy._asdict() if found.entropy else None,
-            on_step=on_step,
-            on_evaluation=lambda result: say(_evaluation_line(result)),
+            on_step=on_row,
+            on_evaluation=on_evaluation,
             world=world,
             remat=remat,
         )

@@ -10,6 +10,7 @@ from repro.errors import MissingExtraError
 # The extra of pyproject.toml that brings each.
 EXTRAS = {
     "datasets": "data",
+    "tensorboardX": "track",
     "tokenizers": "train",
     "zstandard": "train",
 }

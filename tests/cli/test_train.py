@@ -103,7 +103,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_a_rung_is_trained_on_the_synthetic_corpus_and_resumed(runs_folder: Path, scale: Path) -> None:
     out = runs_folder / "a"
-    first = run("d768", "--scale", scale, "--out", out, "--steps", 7, "--json")
+    first = run("d768", "--scale", scale, "--out", out, "--steps", 7, "--json", "--tensorboard")
     assert first.exit_code == 0, first.exception
     result = json.loads(first.stdout)
     assert (result["steps_completed"], result["finished"], result["metrics"]["step"]) == (7, False, 6)
@@ -114,6 +114,7 @@ def test_a_rung_is_trained_on_the_synthetic_corpus_and_resumed(runs_folder: Path
     assert second.stdout == f"{out}: {STEPS} of {STEPS} steps, finished\n"
     assert second.stderr == ""
     assert [row["step"] for row in runs.read_metrics(out)] == list(range(STEPS))
+    assert len(list(out.glob("tensorboard/events.*"))) == 1
     identity = runs.read_manifest(out).identity
     assert identity["record"]["name"] == "marin_535b"
     assert 0 < identity["entropy"]["rate"] < identity["entropy"]["unigram"]
