@@ -167,7 +167,9 @@ def _fit_runs(
     found = study_runs(folders, published=published, asymptote=asymptote)
     result = canonical_json(found.as_json())
     if out is not None:
-        _write(result, (), out)
+        from repro.ladder import figures
+
+        _write(result, (Drawing("rerun", figures.draw_rerun(found), figures.describe_rerun(found)),), out)
     if json_output:
         typer.echo(result, nl=False)
     else:

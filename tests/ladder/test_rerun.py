@@ -115,6 +115,7 @@ def test_the_command_prints_the_contracts_object_and_the_residuals(ladder: list[
     assert made["rerun"]["entropy"]["rate_in_interval"] is True
     assert made["rerun"]["published"]["alpha"] == pytest.approx(0.089976, abs=1e-6)
     assert (tmp_path / "out" / "fit.json").read_text() == result.stdout
+    assert "held-out loss, dropless" in (tmp_path / "out" / "rerun.svg").read_text()
     table = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"}).stdout
     words = [" ".join(line.split()) for line in table.splitlines()]
     assert "alpha, published law 0.1200 0.0900" in words

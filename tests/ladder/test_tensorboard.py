@@ -52,7 +52,7 @@ def test_a_resume_hides_what_was_written_beyond_it(tmp_path: Path) -> None:
         with open_tensorboard(tmp_path) as tracker:
             tracker.on_step({**ROW, "step": step})
     starts = [one.step for one in events(tmp_path) if one.HasField("session_log")]
-    assert starts == [5, 3]
+    assert sorted(starts) == [3, 5]
 
 
 def test_nothing_is_made_where_nothing_is_said(tmp_path: Path) -> None:
