@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from evals.batching import Placed, bucket, parse_mesh, place
+from evals.batching import Placed, bucket, fewer_shapes, parse_mesh, place
 from evals.loglikelihood import Answer, Branching, Request, log_likelihoods, share_beginnings
 from repro.errors import UsageError
 from tests.evals.small_model import CONFIG, log_probabilities, params, random_tokens
 
 ATOL = 1e-5  # the issue's: a request's log-likelihood in nats
+APART = 50  # tokens that a shape must save, so that few requests have rows with branches and rows without
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +61,19 @@ def assert_close(answers: list[Answer], expected: list[Answer]) -> None:
 
 def test_answers_are_those_of_a_direct_computation(placed: Placed) -> None:
     requests = mixed()
-    answers = log_likelihoods(placed, requests)
+    answers = log_likelihoods(placed, requests, compiling=APART)
     assert_close(answers, directly(requests))
+    assert_close(log_likelihoods(placed, requests), answers)  # each alone, since compiling is dearer
 
 
 def test_answers_do_not_depend_on_order_rows_or_sharing(placed: Placed) -> None:
     requests = mixed()
-    answers = log_likelihoods(placed, requests)
+    answers = log_likelihoods(placed, requests, compiling=APART)
     shuffled = np.random.default_rng(0).permutation(len(requests))
-    again = log_likelihoods(placed, [requests[index] for index in shuffled])
+    again = log_likelihoods(placed, [requests[index] for index in shuffled], compiling=APART)
     assert_close(again, [answers[index] for index in shuffled])
     by_one = replace(placed, rows=1)
-    assert_close([log_likelihoods(by_one, [request])[0] for request in requests[8:14]], answers[8:14])
+    assert_close([log_likelihoods(by_one, [requests[index]])[0] for index in (0, 12)], [answers[0], answers[12]])
 
 
 def test_a_mesh_gives_the_same_answers(placed: Placed) -> None:
@@ -122,9 +124,21 @@ def test_buckets_double_up_to_the_context() -> None:
     assert [bucket(length, 100) for length in (1, 16, 17, 33, 65, 100)] == [16, 16, 32, 64, 100, 100]
 
 
+def test_shapes_are_shared_where_compiling_is_dearer() -> None:
+    shapes = [(16,), (64,), (16,), (32,)]
+
+    def plan(compiling: int) -> list[tuple[int, ...]]:
+        return fewer_shapes(shapes, lambda shape: shape[0], max, compiling)
+
+    assert plan(16) == shapes  # 16 → 32 for two costs 32 tokens, 32 → 64 as many
+    assert plan(33) == [(32,), (64,), (32,), (32,)]
+    assert plan(200) == [(64,)] * 4
+    assert fewer_shapes(shapes, lambda shape: shape[0], lambda *pair: None, 200) == shapes
+
+
 @pytest.mark.parametrize("text", ["4", "2x0x1", "axbxc", "64x1x1"])
 def test_a_mesh_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=f"mesh {text!r}|mesh {text}"):
+    with pytest.raises(UsageError, match=f"mesh {text}: must be RxE|mesh {text}: .* needs 64 devices"):
         parse_mesh(text)
 
 

@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 from evals import paloma
+from evals.batching import parse_mesh
 from evals.loading import LoadedRun, load_run, weights
 from evals.sources import SETS, Texts, TextSet, survey
 from marin_model import arrays, face
 from marin_model.transport import Transport
-from repro.errors import RecordError
+from repro.errors import RecordError, UsageError
 from repro.ladder.batches import segment_ids
 from repro.ladder.heldout import pooled_wave
 from repro.ladder.tokenizing import BOS, EOS
+from repro.ladder.world import World
 from tests.evals.toy_run import write_run
 
 jax.config.update("jax_default_matmul_precision", "float32")
@@ -145,6 +147,24 @@ def test_what_was_dropped_is_said_and_without_drops_the_batch_does_not_matter(
     assert value(other, "eval_dropless/paloma/b/bpb") == pytest.approx(value(result, "eval_dropless/paloma/b/bpb"))
     assert value(other, "eval_dropless/bpb") != pytest.approx(value(result, "eval_dropless/bpb"), abs=1e-3)
     assert other["metrics"]["eval/loss"]["identity"]["batch"] == (2, 16)
+
+
+def test_a_mesh_gives_the_same_values(run: Path, texts: Texts, result: dict[str, Any]) -> None:
+    mesh = parse_mesh("2x2")
+    spread = load_run(run, mesh=mesh)
+    bank = spread.params["blocks.mlp.expert_mlp.w_gate"]
+    assert [shard.data.shape[1] for shard in bank.addressable_shards] == [6] * 4  # of 12 experts
+    found = evaluate(spread, texts, world=World(mesh))
+    assert found["drop_fraction"] == result["drop_fraction"]
+    for name in result["metrics"]:
+        assert value(found, name) == pytest.approx(value(result, name), abs=1e-5)
+    assert found["metrics"]["eval/loss"]["identity"] == result["metrics"]["eval/loss"]["identity"]
+
+
+@pytest.mark.parametrize(("mesh", "words"), [("4x1", "has 2 x 2 expert shards"), ("1x7", "cannot be cut 7 ways")])
+def test_a_mesh_that_the_run_cannot_be_dealt_to_is_refused(run: Path, mesh: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        paloma.evaluate_run(run, ["paloma"], mesh=mesh)
 
 
 def test_the_pending_router_bias_gives_another_loss_under_another_identity(

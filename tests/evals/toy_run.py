@@ -39,10 +39,15 @@ def toy_identity(**changed: Any) -> dict[str, Any]:
     }
 
 
-def write_run(folder: Path, steps: tuple[int, ...] = (3,), identity: Mapping[str, Any] | None = None) -> Path:
+def write_run(
+    folder: Path, steps: tuple[int, ...] = (3,), identity: Mapping[str, Any] | None = None, context: int = 16
+) -> Path:
     """A run with checkpoints after so many updates; each has weights, saved and pending router bias of its own."""
     recipe = toy_recipe()
-    runs.write_manifest(folder, runs.Manifest(identity=identity or toy_identity()))
+    said = identity or toy_identity()
+    if context != recipe.model.max_seq_len:
+        said["recipe"]["model"]["max_seq_len"] = context
+    runs.write_manifest(folder, runs.Manifest(identity=said))
     with open_checkpoints(folder, keep=len(steps)) as checkpoints:
         for step in steps:
             checkpoints.save(_state(recipe, step))
