@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from audits.claims import Claim, Scope
-from audits.intervals import Interval, exact, image, overlap, shown
+from audits.intervals import Interval, cut_off, exact, image, overlap, shown
 from audits.quantities import REFINING, Quantity
 from audits.relations import ARITHMETIC, COUNTS, STEP, SUMS, Count, Derived, Relation, Sum
 
@@ -214,13 +214,16 @@ def _best(relation: Relation, name: str, scope: Scope, pool: Pool) -> Statement 
 def _contradicted(
     relation: Relation, name: str, scope: Scope, best: Statement | Interval, pool: Pool
 ) -> list[Statement]:
-    """Other values of an input that contradict the best one, each once."""
+    """Other values of an input that contradict the best one, each once; digits cut off are no excuse."""
     if isinstance(best, Interval) or name in relation.as_printed:
         return []
     assert isinstance(best.value, Interval)
     others: list[Statement] = []
     for one in pool.about(name, scope, relation.input_conventions.get(name, "")):
         known = [best, *others]
+        printed = isinstance(one, Claim) and one.digits == "printed" and isinstance(one.value, Interval)
+        if printed and overlap(cut_off(one.value), best.value):  # type: ignore[arg-type]
+            continue
         if all(isinstance(k.value, Interval) and not overlap(one.value, k.value) for k in known):  # type: ignore[arg-type]
             others.append(one)
     return others

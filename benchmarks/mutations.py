@@ -48,28 +48,35 @@ class Outcome:
     unnamed: bool  # a new finding, but none that names it
 
 
-def consistent_part(record: Record) -> tuple[Record, Ledger]:
-    """The record without what its own findings are about: no error and no warning is left.
+def consistent_tables(record: Record) -> Record:
+    """The record without what alone shows a check something.
 
-    Of the tables go those that alone show a check something (what was read, the evaluations that the forecast was
-    fitted on, the later configuration), of the claims those on the odd side of a finding, or of what drifted, and those
-    that a check's finding rests on.
+    That is what was read, the evaluations that the forecast was fitted on, and the later configuration.
     """
-    assert record.claims is not None
-    ledger = read_ledger(record.claims)
     configuration = record.run_configuration
     if configuration is not None:
         leaves: dict[str, Any] = configuration.resolved()
         leaves["model"] |= configuration.first.leaves["model"]
         leaves["optimizer"].pop("weight_decay", None)
         configuration = replace(configuration, first=replace(configuration.first, leaves=leaves), latest=None)
-    record = replace(
+    return replace(
         record,
         run_configuration=configuration,
         training_data=tuple(one for one in record.training_data if _is_the_run(record, one.rung, one.status)),
         ladder_grid={},
         ladder_h100_mix25=(),
     )
+
+
+def consistent_part(record: Record) -> tuple[Record, Ledger]:
+    """The record without what its own findings are about: no error and no warning is left.
+
+    Beside what `consistent_tables` leaves out, those claims go that stand on the odd side of a finding, or drifted, or
+    that a check's finding rests on.
+    """
+    assert record.claims is not None
+    ledger = read_ledger(record.claims)
+    record = consistent_tables(record)
     while True:
         wrong: set[str] = set()
         for finding in audit_record(record, ledger).findings:
