@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from audits.extract.documents import FORMS, Document, documents_of
@@ -27,8 +27,9 @@ from repro.record.facts import load_record
 LISTINGS = ("github-tree", "hub-tree", "wandb-report")  # say what there is, not what it says
 
 
-def record_documents(folder: Path) -> Iterator[Document]:
-    """The documents of all that was fetched into a record. Raises RecordError where bytes are not those of the lock."""
+def record_documents(folder: Path, unreadable: Callable[[str], None] | None = None) -> Iterator[Document]:
+    """The documents of all that was fetched into a record; `unreadable` hears of each that is not of its form, else
+    that is a RecordError. Raises RecordError where bytes are not those of the lock."""
     about = artifacts.read_contents(read_bounded(folder / artifacts.NAME))
     published = {one.id: one for one in about.artifacts}
     for id, locked in read_artifacts(folder).items():
@@ -36,7 +37,13 @@ def record_documents(folder: Path) -> Iterator[Document]:
         if locked.kind in LISTINGS or (name != locked.path and locked.kind != "page"):
             continue
         address = published[id].url if id in published else ""
-        yield from documents_of(name, read_bytes(folder, locked), address=address, date=locked.locked_at[:10])
+        data = read_bytes(folder, locked)
+        try:
+            yield from documents_of(name, data, address=address, date=locked.locked_at[:10])
+        except RecordError as error:
+            if unreadable is None:
+                raise
+            unreadable(str(error))
 
 
 def main(arguments: list[str]) -> int:

@@ -54,13 +54,14 @@ def fetch(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a record from its public sources, verified and locked.
+    """Make a record from its public sources, verified and locked; tables and claims are read out of it.
 
     The built-in record's artifacts, or those of the folder's own record.toml. What is there is kept; again brings only
     what is missing. Exits with 1 where something is changed or missing, with 3 where that could not be told.
 
     Example: marin-repro fetch --commit 12d8b6f0 --issue marin-community/marin#8435 --record record
     """
+    from repro.cli.extraction import extracted_claims
     from repro.cli.record_tables import print_fetched
     from repro.files import canonical_json
     from repro.record.cache import open_cache
@@ -73,7 +74,17 @@ def fetch(
         _client(place.answers, max_bytes, timeout, offline=offline) as client,
         _progress("fetched", shown=not quiet) as (planned, seen),
     ):
-        result = fetch_record(record, wish, place, client, planned=planned, seen=lambda one: seen(_fetched_line(one)))
+        result = fetch_record(
+            record,
+            wish,
+            place,
+            client,
+            extract=lambda folder: extracted_claims(
+                folder, lambda why: _say(f"not read for claims: {why}", quiet=quiet)
+            ),
+            planned=planned,
+            seen=lambda one: seen(_fetched_line(one)),
+        )
     if json_output:
         typer.echo(canonical_json(result.as_json()), nl=False)
     elif not quiet:
@@ -199,26 +210,27 @@ def _ask_all(
 ) -> list[ArtifactStatus]:
     """The statuses of a record's artifacts, or of a part of them. Raises RecordError for a damaged record."""
     from repro.record.artifact_lock import check_artifacts, read_artifacts
-    from repro.record.facts import load_record
-    from repro.record.profile import own_steps, read_profile
+    from repro.record.facts import read_watched
+    from repro.record.profile import built_in_folder, own_steps
     from repro.record.services import readers
     from repro.record.verify import Known, verify_artifacts
     from repro.record.verify import sample as choose
 
-    facts = load_record(record)
-    locked = read_artifacts(facts.folder)
-    check_artifacts(facts.folder, locked)
-    own = own_steps(read_profile(facts.folder), facts.folder)
+    folder = record or built_in_folder()
+    watched = read_watched(folder)
+    locked = read_artifacts(folder)
+    check_artifacts(folder, locked)
+    own = own_steps(watched, folder)
     steps = {**own, **{id: entry.steps for id, entry in locked.items()}}
     known = {
         item.id: Known.of(locked[item.id])
-        for item in facts.artifacts
+        for item in watched.artifacts
         if item.id in locked and locked[item.id].is_of(item)
     }
-    chosen = choose(facts.artifacts, sample or len(facts.artifacts), seed)
+    chosen = choose(watched.artifacts, sample or len(watched.artifacts), seed)
     planned(len(chosen))
     return verify_artifacts(
-        facts.artifacts,
+        watched.artifacts,
         client,
         lambda artifact, client: readers.read(artifact, client, steps.get(artifact.id)),
         known,
@@ -275,6 +287,11 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 def _folder(path: Path) -> Path | None:
     """A record's folder; None for the built-in record, which is meant by its name where no folder has it."""
     return None if str(path) == BUILT_IN and not path.exists() else path
+
+
+def _say(line: str, *, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(line, err=True)
 
 
 def _fetched_line(one: Fetched) -> str:

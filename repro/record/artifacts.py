@@ -31,8 +31,17 @@ ArtifactKind = Literal[
     "github-file", "github-tree", "github-issue", "wandb-run", "wandb-report", "hub-file", "hub-tree", "object", "page"
 ]
 Role = Literal[  # what is lost with it: verify.CAPABILITIES
-    *("config", "launcher code", "data order", "data manifest", "mixture", "corpus", "checkpoint", "metrics"),
-    *("eval set", "licence", "discussion"),
+    "config",
+    "launcher code",
+    "data order",
+    "data manifest",
+    "mixture",
+    "corpus",
+    "checkpoint",
+    "metrics",
+    "eval set",
+    "licence",
+    "discussion",
 ]
 Expectation = Literal["available", "forbidden", "gated"]  # what an outsider without an account meets
 

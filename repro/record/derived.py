@@ -27,7 +27,7 @@ from repro.files import canonical_json, path_inside, read_bounded, write_atomica
 from repro.record.artifact_lock import read_artifacts, read_bytes
 from repro.record.artifacts import DERIVED, NAME, Artifact, Contents, RecordFile, read_contents
 from repro.record.entries import read_entry, read_rows
-from repro.record.facts import RUN_CONFIGURATION, TABLES
+from repro.record.facts import CLAIMS, RUN_CONFIGURATION, TABLES
 from repro.record.ladder_tables import (
     DOMAINS,
     GRID,
@@ -97,7 +97,8 @@ def derive(folder: Path) -> tuple[str, ...]:
     that they no longer show. The names of the files written; none where nothing could be derived."""
     contents = read_contents(read_bounded(folder / NAME))
     derived = read_derived(folder)
-    ours = {file.name for file in contents.files if file.is_derived}
+    claims = tuple(file for file in contents.files if file.is_derived and file.name == CLAIMS)  # of derived_claims
+    ours = {file.name for file in contents.files if file.is_derived} - {CLAIMS}
     theirs = {file.name for file in contents.files} - ours
     theirs |= {name for name in derived.tables if name not in ours and path_inside(folder, name).exists()}
     files = {name: table for name, table in derived.tables.items() if name not in theirs}
@@ -108,7 +109,7 @@ def derive(folder: Path) -> tuple[str, ...]:
         return ()
     for name, (data, _) in files.items():
         write_atomically(path_inside(folder, name), data)
-    _name_in_record(folder, contents, tuple(file for _, file in files.values()))
+    name_in_record(folder, contents, (*(file for _, file in files.values()), *claims))
     shown = replace(derived, not_derived=(*derived.not_derived, *kept))
     write_atomically(path_inside(folder, FACTS), canonical_json(shown.as_json()))
     return (*sorted(files), FACTS)
@@ -294,7 +295,7 @@ def _source(artifact: Artifact) -> str:
     return f"wandb:{artifact.address}" if artifact.kind == "wandb-run" else artifact.url
 
 
-def _name_in_record(folder: Path, contents: Contents, files: tuple[RecordFile, ...]) -> None:
+def name_in_record(folder: Path, contents: Contents, files: tuple[RecordFile, ...]) -> None:
     """Put the derived files' entries into record.toml: anywhere where fetch wrote it, else into a block of ours."""
     text = (folder / NAME).read_text()
     others = tuple(file for file in contents.files if not file.is_derived)

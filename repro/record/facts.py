@@ -120,8 +120,19 @@ def load_record(path: Path | None = None) -> Record:
     )
 
 
-def _read_folder(folder: Path, must_be_locked: bool) -> tuple[dict[str, bytes], dict[str, Locked] | None]:
-    """Contents of the files by name, read once, and the lock they were held against."""
+def read_watched(folder: Path) -> artifacts.Contents:
+    """What the record consists of. Its tables may be left out, since who only watches its sources needs none; what is
+    there must be as it was locked. Raises RecordError."""
+    _refuse_other_folder(folder)
+    present = set(file_names(folder))
+    lock = read_lock(folder)
+    if lock is not None:
+        check_lock(folder, {name: entry for name, entry in lock.items() if name in present})
+    return artifacts.read_contents(read_bounded(folder / artifacts.NAME))
+
+
+def _refuse_other_folder(folder: Path) -> None:
+    """Raise RecordError where the folder is no record."""
     try:
         what = "" if (folder / artifacts.NAME).is_file() else f"it has no {artifacts.NAME}"
         what = what if folder.is_dir() else "there is no such folder"
@@ -129,6 +140,11 @@ def _read_folder(folder: Path, must_be_locked: bool) -> tuple[dict[str, bytes], 
         what = error.strerror or str(error)
     if what:
         raise RecordError(f"{folder} is not a record: {what}. Give --record a folder with a {artifacts.NAME}.")
+
+
+def _read_folder(folder: Path, must_be_locked: bool) -> tuple[dict[str, bytes], dict[str, Locked] | None]:
+    """Contents of the files by name, read once, and the lock they were held against."""
+    _refuse_other_folder(folder)
     lock = read_lock(folder)
     if lock is not None:
         return check_lock(folder, lock), lock

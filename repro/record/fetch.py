@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib
 import os
 import shutil
 import time
@@ -32,6 +31,8 @@ from repro.files import output_errors, path_inside, read_bounded, write_atomical
 from repro.record.artifact_lock import FORMS, LockedArtifact, is_there, read_artifacts, read_resolved, write_artifacts
 from repro.record.artifacts import NAME, Artifact, ArtifactKind, Contents
 from repro.record.cache import Cache, download, key_of, load
+from repro.record.derived import derive
+from repro.record.derived_claims import Extract, derive_claims
 from repro.record.digests import Digest, sha256
 from repro.record.lock import ARTIFACTS, check_lock, make_lock, read_lock
 from repro.record.profile import (
@@ -114,13 +115,15 @@ def fetch(
     cache: Cache,
     client: Client | None,
     *,
+    extract: Extract | None = None,
     seen: Callable[[Fetched], None] = lambda fetched: None,
     planned: Callable[[int], None] = lambda artifacts: None,
 ) -> Result:
     """Bring the record in `folder` to what its profile asks for. Without a client only the cache is used.
 
-    `planned` hears how many artifacts there are, `seen` each that is done. Raises RecordError where the record, its
-    lock or two names clash, UsageError, OutputError, and NoAnswerError where the commit could not be resolved.
+    `extract` reads claims out of the record's texts. `planned` hears how many artifacts there are, `seen` each that is
+    done. Raises RecordError where the record, its lock or two names clash, UsageError, OutputError, and NoAnswerError where
+    the commit could not be resolved.
     """
     with _held(folder):
         locked, resolved = read_artifacts(folder), read_resolved(folder)
@@ -158,7 +161,7 @@ def fetch(
         derived: tuple[str, ...] = ()
         if staged or unfinished or text is not None or after != locked or resolved != read_resolved(folder):
             _place({targets[artifact.id]: folder / STAGE / _stage_name(artifact) for artifact in staged})
-            derived = _write_down(folder, text, locked, after, resolved)
+            derived = _write_down(folder, text, locked, after, resolved, extract)
         shutil.rmtree(folder / STAGE, ignore_errors=True)
         return Result(folder=folder, resolved=resolved, fetched=tuple(fetched), derived=derived)
 
@@ -323,15 +326,20 @@ def _write_down(
     before: Mapping[str, LockedArtifact],
     after: Mapping[str, LockedArtifact],
     resolved: Mapping[str, str],
+    extract: Extract | None,
 ) -> tuple[str, ...]:
-    """Write record.toml where it changed, the lock, the tables that follow, and the lock again with these; take away
-    what is no artifact any more. The names of the tables."""
+    """Write record.toml where it changed, the lock, and what follows from the bytes (tables, then claims, which are
+    read with the tables' names at hand), each with its lock; take away what is no artifact any more. The names of what
+    was derived."""
     if text is not None:
         write_atomically(folder / NAME, text)
     write_artifacts(folder, after, resolved)
-    derived = _derive(folder)
+    derived = derive(folder)
     if derived:
         write_artifacts(folder, after, resolved)
+    if extract is not None and (claims := derive_claims(folder, extract)):
+        write_artifacts(folder, after, resolved)
+        derived = (*derived, *claims)
     for path in {entry.path for entry in before.values()} - {entry.path for entry in after.values()}:
         path_inside(folder, path).unlink(missing_ok=True)
     return derived
@@ -363,17 +371,6 @@ def _record_toml(folder: Path, contents: Contents, *, changed: bool) -> str | No
     if ours and changed:
         contents = replace(contents, run=replace(contents.run, snapshot=datetime.now(UTC).date()))
     return None if path.is_file() and read_profile(folder) == contents else as_toml(contents)
-
-
-def _derive(folder: Path) -> tuple[str, ...]:
-    """Derive the record's tables from its bytes; the names of those written."""
-    try:
-        derived = importlib.import_module("repro.record.derived")
-    except ModuleNotFoundError as error:
-        if error.name != "repro.record.derived":
-            raise
-        return ()
-    return tuple(derived.derive(folder))
 
 
 def _refuse_other_folder(folder: Path) -> None:

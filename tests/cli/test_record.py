@@ -185,6 +185,40 @@ def test_a_lock_is_enough_to_verify(public: World, run: Run, tmp_path: Path) -> 
 # What is written
 
 
+def test_a_fetched_record_is_audited_by_the_claims_that_its_texts_hold(public: World, run: Run) -> None:
+    said = run("fetch")
+    assert "derived: claims.json" in said
+    claims = json.loads(Path("record/claims.json").read_text())["claims"]
+    assert {(one["quantity"], one["value"]) for one in claims} >= {
+        ("training.tokens", "18T"),
+        ("training.steps", "390251"),
+    }
+    lock = Path("record", LOCK).read_bytes()
+    run("fetch --quiet")
+    assert Path("record", LOCK).read_bytes() == lock
+    public.github.comments[8435][1]["body"] = "We train on 20T tokens."
+    run("fetch --update --quiet")
+    report = json.loads(run("audit --record record --json"))
+    (found,) = [one for one in report["findings"] if one["quantity"] == "training.tokens"]
+    assert len(found["claims"]) == 2
+    run("verify --record record --quiet")
+
+
+def test_claims_that_people_wrote_are_kept(public: World, run: Run) -> None:
+    Path("record/claims.json").write_text('{"sources": [], "claims": []}')
+    run("fetch --quiet")
+    assert Path("record/claims.json").read_text() == '{"sources": [], "claims": []}'
+
+
+def test_a_text_that_cannot_be_read_costs_its_claims_alone(public: World, run: Run) -> None:
+    public.hub.files["vocab.json"] = b"\x80\x04 no JSON"
+    public.github.files["a/launch.py"] = b"STEPS = = 1\n"
+    said = run("fetch", error=True)
+    assert "not read for claims: " in said
+    assert "vocab.json: not JSON" in said
+    assert json.loads(Path("record/claims.json").read_text())["claims"]
+
+
 def test_json_has_the_contracts_keys(public: World, run: Run) -> None:
     fetched = json.loads(run("fetch --json"))
     assert fetched["missing"] == []
