@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from repro.record.artifacts import Artifact
     from repro.record.fetch import Fetched
+    from repro.record.services.content import Content
     from repro.record.services.http import Client
     from repro.record.verify import ArtifactStatus
 
@@ -115,6 +117,7 @@ def verify(
         int | None, typer.Option("--sample", metavar="N", min=1, help="Ask for N of them.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Which N: the same for the same seed.")] = 0,
+    text: Annotated[bool, typer.Option("--text", help="Also how what changed reads now, line by line.")] = False,
     cache: Annotated[
         Path | None, typer.Option(help="Folder of the cache. Default: MARIN_REPRO_CACHE.", show_default=False)
     ] = None,
@@ -149,7 +152,7 @@ def verify(
         _progress("asked", shown=not quiet) as (planned, seen),
     ):
         assert client is not None
-        statuses = _ask_all(record, client, sample, seed, planned, lambda one: seen(_status_line(one)))
+        statuses = _ask_all(record, client, sample, seed, text, planned, lambda one: seen(_status_line(one)))
     courses = trends(past, statuses, now) if history else {}
     found = announce.findings(statuses, statuses_to_fail_on, courses)
     result = {**report(statuses), "findings": [one.as_json() for one in found]}
@@ -205,11 +208,13 @@ def _ask_all(
     client: Client,
     sample: int | None,
     seed: int,
+    text: bool,
     planned: Callable[[int], None],
     seen: Callable[[ArtifactStatus], None],
 ) -> list[ArtifactStatus]:
     """The statuses of a record's artifacts, or of a part of them. Raises RecordError for a damaged record."""
     from repro.record.artifact_lock import check_artifacts, read_artifacts
+    from repro.record.diff import text_since
     from repro.record.facts import read_watched
     from repro.record.profile import built_in_folder, own_steps
     from repro.record.services import readers
@@ -229,12 +234,17 @@ def _ask_all(
     }
     chosen = choose(watched.artifacts, sample or len(watched.artifacts), seed)
     planned(len(chosen))
+
+    def explain(artifact: Artifact, content: Content) -> str:
+        return text_since(folder, locked[artifact.id], content.data) if artifact.id in known else ""
+
     return verify_artifacts(
         watched.artifacts,
         client,
         lambda artifact, client: readers.read(artifact, client, steps.get(artifact.id)),
         known,
         chosen=lambda artifact: artifact.id in chosen,
+        explain=explain if text else None,
         seen=lambda one: seen(one) if one.status != "skipped" else None,
     )
 

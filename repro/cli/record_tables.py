@@ -61,6 +61,10 @@ def print_verified(
     console.print(table)
     if found:
         console.print(_findings(found))
+    for one in statuses:
+        if one.text:
+            console.print(Text(f"{one.artifact.id}, since it was locked", style="bold"))
+            console.print(Text(one.text))
     table = _table("an outsider's", "is", "because of")
     for name, verdict in capabilities.items():
         login = f" with a login to {', '.join(verdict['with_login'])}" if verdict["with_login"] else ""

@@ -172,6 +172,16 @@ def _texts(before: tuple[Path, LockedArtifact], after: tuple[Path, LockedArtifac
     }, []
 
 
+def text_since(folder: Path, was: LockedArtifact, now: bytes) -> str:
+    """How the text of what a service gives now differs from what was locked, part by part; else why it is not told."""
+    try:
+        old, new = _readable(was, read_bytes(folder, was)), _readable(was, now)
+    except (RecordError, ServiceError) as error:
+        return f"the texts are not compared: {error}"
+    changed = [part for part in dict.fromkeys([*old, *new]) if old.get(part) != new.get(part)]
+    return "\n".join(f"{part}\n{_unified(old.get(part, ''), new.get(part, ''))}".strip() for part in changed)
+
+
 def _readable(locked: LockedArtifact, data: bytes) -> dict[str, str]:
     """An artifact's texts by part, as a person reads them."""
     if locked.kind == "page":

@@ -122,8 +122,8 @@ def fetch(
     """Bring the record in `folder` to what its profile asks for. Without a client only the cache is used.
 
     `extract` reads claims out of the record's texts. `planned` hears how many artifacts there are, `seen` each that is
-    done. Raises RecordError where the record, its lock or two names clash, UsageError, OutputError, and NoAnswerError where
-    the commit could not be resolved.
+    done. Raises RecordError where the record, its lock or two names clash, UsageError, OutputError, and NoAnswerError
+    where the commit could not be resolved.
     """
     with _held(folder):
         locked, resolved = read_artifacts(folder), read_resolved(folder)

@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from repro.record.artifact_lock import LockedArtifact
@@ -39,6 +39,7 @@ Status = Literal["ok", "changed", "gone", "forbidden", "unreachable", "unverifia
 WORKERS = 48  # at once; most wait for their turn at a host (http.py), and so do not keep other hosts waiting
 STATUSES: tuple[Status, ...] = get_args(Status)
 Read = Callable[[Artifact, Client], Content]
+Explain = Callable[[Artifact, Content], str]
 
 # What an outsider can do, and which roles it takes. One artifact of a role that is lost takes the capability with it.
 RECIPE = ("config", "launcher code", "data order", "data manifest", "mixture", "licence")
@@ -81,6 +82,7 @@ class ArtifactStatus:
     seconds: float = 0.0
     why: str = ""
     only_grew: bool = False  # changed by additions alone: what was locked is still there
+    text: str = ""  # how what changed reads beside what was locked, where that was asked for
 
     def as_json(self) -> dict[str, Any]:
         """The contract's object, with the reason and whether it was foreseen."""
@@ -96,6 +98,7 @@ class ArtifactStatus:
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
             "why": self.why,
+            **({"text": self.text} if self.text else {}),
         }
 
 
@@ -107,12 +110,17 @@ def verify_artifacts(
     *,
     chosen: Callable[[Artifact], bool] = lambda artifact: True,
     workers: int = WORKERS,
+    explain: Explain | None = None,
     seen: Callable[[ArtifactStatus], None] = lambda status: None,
 ) -> list[ArtifactStatus]:
-    """Ask for every chosen artifact, several at once, and decide; in the order of the record. `seen` hears each."""
+    """Ask for every chosen artifact, several at once, and decide; in the order of the record. `explain` says how what
+    changed reads beside what was locked, `seen` hears each."""
 
     def one(artifact: Artifact) -> ArtifactStatus:
-        status = ask(artifact, client, read, known.get(artifact.id)) if chosen(artifact) else _skipped(artifact)
+        if chosen(artifact):
+            status = ask(artifact, client, read, known.get(artifact.id), explain)
+        else:
+            status = _skipped(artifact)
         seen(status)
         return status
 
@@ -120,7 +128,9 @@ def verify_artifacts(
         return list(pool.map(one, artifacts))
 
 
-def ask(artifact: Artifact, client: Client, read: Read, known: Known | None) -> ArtifactStatus:
+def ask(
+    artifact: Artifact, client: Client, read: Read, known: Known | None, explain: Explain | None = None
+) -> ArtifactStatus:
     """Read one artifact and decide what that means. Only results of the service are caught; a bug of ours is not."""
     start = time.perf_counter()
     outcome: Content | ServiceError
@@ -128,7 +138,10 @@ def ask(artifact: Artifact, client: Client, read: Read, known: Known | None) -> 
         outcome = read(artifact, client)
     except ServiceError as error:
         outcome = error
-    return decide(artifact, known, outcome, time.perf_counter() - start)
+    status = decide(artifact, known, outcome, time.perf_counter() - start)
+    if explain is not None and status.status == "changed" and isinstance(outcome, Content):
+        return replace(status, text=explain(artifact, outcome))
+    return status
 
 
 def decide(artifact: Artifact, known: Known | None, outcome: Content | ServiceError, seconds: float) -> ArtifactStatus:

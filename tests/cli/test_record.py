@@ -84,6 +84,12 @@ def test_what_changed_or_is_gone_is_1(public: World, run: Run) -> None:
     said = run("verify --record record", code=1)
     assert "thread: comment 1 changed" in said
     assert "since" not in said  # without a log nothing is known of before
+    said = run("verify --record record --text", code=1)
+    assert "comment 1\n@@ -1 +1 @@\n-18.0T tokens\n+18.75T tokens\n" in said
+    (changed,) = [
+        one for one in json.loads(run("verify --record record --text --json", code=1))["artifacts"] if "text" in one
+    ]
+    assert changed["id"] == "thread"
     run("verify --record record --fail-on gone")
     run("verify --record record --fail-on never")
     del public.store.objects["final/results.csv"]
