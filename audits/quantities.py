@@ -163,6 +163,7 @@ _ROWS = (
     Quantity("run.wandb_commit", "commit that W&B recorded", "name", 1),
     Quantity("run.commit_pushed", "the commit is public", "name", 1),
     Quantity("checkpoint.durable_copy", "a durable copy of the checkpoint", "name", 3),
+    Quantity("access.text", "texts that were read for claims", "name", 3),
     Quantity("access.artifacts", "artifacts of the record", "name", 2),
     Quantity("citation.comment", "comment that is cited", "name", 3),
     Quantity("configuration.edited", "configuration as it was at launch", "name", 1),

@@ -30,6 +30,7 @@ from audits.quantities import QUANTITIES
 MOST = 8000  # numbers of one document
 MAX_TOTAL = 8 * 2**20  # characters of all documents together
 UNCOUNTED = ("", "ratio", "nats/token", "bits/byte", "fraction", "×")  # a plain integer of such a unit may be rounded
+UNREAD = ("too long", "too many numbers", "not read", "not HTML")  # kinds of oddity that hide a text, or part of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +281,9 @@ def _numbered(claims: Sequence[ExtractedClaim]) -> tuple[tuple[ExtractedClaim, .
 
 
 def ledger(extraction: Extraction, registry: Registry) -> dict[str, Any]:
-    """The content of claims.json."""
-    used = {one.span.source for one in extraction.claims}
+    """The content of claims.json. A text that was not wholly read is a claim too, so that an audit tells it."""
+    unread = {source: odd for source, odd in reversed(extraction.oddities) if odd.kind in UNREAD}
+    used = {one.span.source for one in extraction.claims} | set(unread)
     own = {one.quantity for one in extraction.claims} - set(QUANTITIES)
     return {
         "sources": [
@@ -294,8 +296,24 @@ def ledger(extraction: Extraction, registry: Registry) -> dict[str, Any]:
             for name in sorted(own)
             if (known := registry.quantities[name])
         ],
-        "claims": [_entry(one, extraction.documents) for one in extraction.claims],
+        "claims": [
+            *(_entry(one, extraction.documents) for one in extraction.claims),
+            *(_unread(one, unread[one.id]) for one in extraction.documents if one.id in unread),
+        ],
         "explanations": [],
+    }
+
+
+def _unread(document: Document, odd: Oddity) -> dict[str, Any]:
+    return {
+        "id": f"{document.id}/not read",
+        "quantity": "access.text",
+        "name": f"not wholly read: {odd.kind}",
+        "scope": {"source": document.id},
+        "source": document.id,
+        "date": {"text": document.date.text, "first": document.date.first, "last": document.date.last},
+        "quote": odd.text,
+        "note": "Extracted: the rest of the text may hold anything.",
     }
 
 

@@ -8,6 +8,7 @@ list so that a false alarm is not simply left out of it.
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import pytest
 
 from audits.check import audit_record
 from audits.claims import Ledger, read_ledger
+from audits.report.document import document
+from audits.report.junit import as_junit
+from audits.report.render import as_html
+from audits.report.sarif import as_sarif
 from benchmarks.mutations import consistent_tables, mutate
 from repro.record.facts import Record, load_record
 
@@ -93,3 +98,22 @@ def test_one_changed_number_of_the_built_in_record_is_a_finding(subset: tuple[Re
         for one in ledger.claims
     )
     assert alarms(record, replace(ledger, claims=kept))
+
+
+@pytest.mark.parametrize("name", INVENTED)
+def test_a_record_of_two_thousand_claims_is_audited_in_five_seconds(name: str) -> None:
+    """One record, said again of as many runs as it takes; all its relations hold in each."""
+    record, ledger = invented(name)
+    again = [
+        replace(one, id=f"{one.id}/{number}", scope=tuple(sorted((*one.scope, ("arm", str(number))))))
+        for number in range(2000 // len(ledger.claims) + 1)
+        for one in ledger.claims
+    ]
+    assert len(again) >= 2000
+    start = time.process_time()
+    audit = audit_record(record, replace(ledger, claims=tuple(again)))
+    texts = (as_html(document(audit)), as_sarif(document(audit), record.claims), as_junit(document(audit)))
+    assert time.process_time() - start < 5  # of the processor, so that others on the machine do not count
+    assert all(texts)
+    assert not audit.findings
+    assert audit.coverage.share > 0.8

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from audits.check import audit_record
 from audits.claims import Date, read_ledger
 from audits.extract.documents import Document, documents_of
 from audits.extract.extraction import Extraction, coverage, extract, ledger
 from audits.extract.registry import read_registry
 from audits.extract.scopes import Subject
 from repro.errors import RecordError
+from repro.record.artifacts import RunFacts
+from repro.record.facts import Record
 
 REGISTRY = read_registry()
 SUBJECT = Subject(rungs=("d1", "d2"), target="d2", names=frozenset({"9B-A1B"}))
@@ -83,6 +88,19 @@ def test_a_comment_over_256_kib_is_not_read_and_says_so() -> None:
     assert time.process_time() - start < SECONDS
     assert not extraction.claims
     assert [odd.kind for _, odd in extraction.oddities] == ["too long"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("48 layers " * 500_000, "too long"), ("48 layers and 1-" * 6000, "too many numbers")]
+)
+def test_a_text_that_was_not_wholly_read_is_a_finding_of_the_audit(text: str, words: str) -> None:
+    claims = read_ledger(json.dumps(ledger(read(text), REGISTRY)).encode())
+    record = Record(
+        folder=Path("nowhere"), lock={}, run=RunFacts(name="a-run", title="A run", snapshot=date(2026, 1, 1))
+    )
+    (finding,) = (one for one in audit_record(record, claims).findings if one.quantity.name == "access.text")
+    assert (finding.severity, finding.verdict) == ("note", "unverifiable")
+    assert f"not wholly read: {words} (a)" in finding.title
 
 
 def test_documents_beyond_eight_mebibytes_are_not_read_and_say_so() -> None:
