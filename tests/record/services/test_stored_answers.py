@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from repro.record.artifacts import Artifact
 from repro.record.digests import git_blob_sha1
 from repro.record.services import readers
+from repro.record.services.content import Content
+from repro.record.services.errors import Gone
 from repro.record.services.github import linked_issues
 from repro.record.services.http import Client
 from tests.servers.base import Answer, Request, Server
@@ -73,6 +76,34 @@ def test_a_listing_of_the_hub_is_read_and_its_ids_agree(client: Client) -> None:
     for file in files:
         pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file['sha256']}\nsize {file['bytes']}\n"
         assert git_blob_sha1(pointer.encode()).value == file["blob_id"]
+
+
+class Moto(Server):
+    """Gives what moto's S3 server answered (goldens/services/moto_s3.py)."""
+
+    def answer(self, request: Request) -> Answer:
+        stored = json.loads((GOLDENS / "moto_s3.json").read_bytes())[request.target]
+        return Answer(stored["status"], tuple(stored["headers"].items()), stored["body"].encode())
+
+
+def test_answers_of_an_s3_that_is_not_ours_are_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(place: str) -> Content:
+        address = f"https://s3.amazonaws.com/{place}"
+        artifact = Artifact(id="a", role="corpus", kind="object", address=address, digest="etag-md5")
+        return readers.read(artifact, client)
+
+    with Moto() as server:
+        monkeypatch.setenv("MARIN_REPRO_MIRRORS", f"https://s3.amazonaws.com={server.url}")
+        whole = ask("corpus/final/results.csv")
+        assert (whole.data, str(whole.digest)) == (b"a,b\n1,2\n", f"etag-md5:{hashlib.md5(whole.data).hexdigest()}")
+        parts = ask("corpus/final/parts.bin")
+        assert (parts.data, parts.digest) == (b"one part\n", None)
+        assert parts.notes == ("uploaded in 1 parts: its ETag is no MD5 and compares with nothing",)
+        listed = json.loads(ask("corpus/final/").data)["objects"]
+        assert [(one["key"], one["bytes"]) for one in listed] == [("final/parts.bin", 9), ("final/results.csv", 8)]
+        for place, code in (("corpus/final/none.csv", "NoSuchKey"), ("none/a.csv", "NoSuchBucket")):
+            with pytest.raises(Gone, match=code):
+                ask(place)
 
 
 def test_the_stand_ins_have_no_field_that_the_services_have_not() -> None:
