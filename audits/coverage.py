@@ -55,6 +55,7 @@ def coverage(ledger: Ledger, pool: Pool, seen: Sequence[Observation]) -> Coverag
     related |= {root for one, way in derived if way in counted_alike for root in one.roots}
     related &= own
     looked_at = {claim.id for one in seen for claim in one.claims} & own
+    held = compared | related | looked_at
     order = [claim.id for claim in ledger.claims]
     return Coverage(
         claims=len(ledger.claims),
@@ -64,5 +65,5 @@ def coverage(ledger: Ledger, pool: Pool, seen: Sequence[Observation]) -> Coverag
         compared=tuple(id for id in order if id in compared),
         related=tuple(id for id in order if id in related),
         looked_at=tuple(id for id in order if id in looked_at),
-        unchecked=tuple(id for id in order if id not in compared | related | looked_at),
+        unchecked=tuple(id for id in order if id not in held),
     )
