@@ -214,7 +214,6 @@ def _ask_all(
 ) -> list[ArtifactStatus]:
     """The statuses of a record's artifacts, or of a part of them. Raises RecordError for a damaged record."""
     from repro.record.artifact_lock import check_artifacts, read_artifacts
-    from repro.record.diff import text_since
     from repro.record.facts import read_watched
     from repro.record.profile import built_in_folder, own_steps
     from repro.record.services import readers
@@ -236,6 +235,8 @@ def _ask_all(
     planned(len(chosen))
 
     def explain(artifact: Artifact, content: Content) -> str:
+        from repro.record.diff import text_since
+
         return text_since(folder, locked[artifact.id], content.data) if artifact.id in known else ""
 
     return verify_artifacts(
