@@ -72,6 +72,10 @@ class Client:
             self._http = httpx.Client(timeout=timeout, cookies=cookies, headers=usual, follow_redirects=False)
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(f"SSL_CERT_FILE, SSL_CERT_DIR or a proxy variable cannot be used: {error}") from error
+        except httpx.InvalidURL:  # its words may quote a part of a password
+            raise UsageError(
+                "a proxy variable, such as HTTPS_PROXY, holds no address; write http://host:port."
+            ) from None
         self.max_bytes, self.answers = max_bytes, answers
         self._deadline, self._attempts, self._pause, self._patience = deadline, attempts, pause, patience
         self._sleep = sleep

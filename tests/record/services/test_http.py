@@ -316,6 +316,14 @@ def test_certificates_and_proxies_that_cannot_be_used_are_told(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:port", "http://user:s3cret/word@127.0.0.1:80"])
+def test_a_proxy_that_is_no_address_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(UsageError, match="HTTPS_PROXY, holds no address") as caught:
+        Client()
+    assert "s3cret" not in str(caught.value)
+
+
 def test_certificates_of_one_s_own_are_trusted_where_ssl_cert_file_names_them(
     server: Plain, make_client: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
