@@ -45,6 +45,9 @@ def fetch(
     linked: Annotated[
         bool, typer.Option("--linked", help="Also the issues and pull requests that the run's thread links.")
     ] = False,
+    small_files: Annotated[
+        bool, typer.Option("--small-files", help="Also the files of hub repositories of at most 1 MiB each.")
+    ] = False,
     only: Annotated[
         str, typer.Option(metavar="KIND", help="Only artifacts of this kind, such as github-issue.", show_default=False)
     ] = "",
@@ -70,7 +73,7 @@ def fetch(
     from repro.record.fetch import Wish
     from repro.record.fetch import fetch as fetch_record
 
-    wish = Wish(commit=commit, issue=issue, only=_kind(only), update=update, linked=linked)
+    wish = Wish(commit=commit, issue=issue, only=_kind(only), update=update, linked=linked, small_files=small_files)
     with (
         open_cache(cache) as place,
         _client(place.answers, max_bytes, timeout, offline=offline) as client,

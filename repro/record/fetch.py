@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import time
@@ -45,6 +46,7 @@ from repro.record.profile import (
     with_commit,
     with_issue,
     with_linked,
+    with_small_files,
 )
 from repro.record.services import objects, readers
 from repro.record.services.content import Content
@@ -67,6 +69,7 @@ class Wish:
     only: str = ""  # artifacts of this kind alone
     update: bool = False  # ask for what may have changed, and take it into the lock
     linked: bool = False  # the issues and pull requests, too, that the run's own thread links
+    small_files: bool = False  # the small files, too, that its hub repositories list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +145,10 @@ def fetch(
         planned(len(contents.artifacts))
         worker = _Worker(folder, wish, cache, client, locked, own_steps(contents, folder), seen)
         fetched = worker.all(contents.artifacts)
-        if wish.linked:
-            links = _links(folder, contents, fetched)
-            more = with_linked(contents, links).artifacts[len(contents.artifacts) :]
+        if wish.linked or wish.small_files:
+            grown = with_linked(contents, _links(folder, contents, fetched)) if wish.linked else contents
+            grown = with_small_files(grown, _listings(folder, fetched)) if wish.small_files else grown
+            more = grown.artifacts[len(contents.artifacts) :]
             planned(len(contents.artifacts) + len(more))
             there = [one for one in worker.all(more) if not _leads_nowhere(one)]
             contents = replace(contents, artifacts=(*contents.artifacts, *(one.status.artifact for one in there)))
@@ -300,11 +304,25 @@ def _links(folder: Path, contents: Contents, fetched: Sequence[Fetched]) -> dict
     for one in fetched:
         artifact, locked = one.status.artifact, one.locked
         if artifact.kind == "github-issue" and artifact.url == contents.run.issue and locked is not None:
-            staged = folder / STAGE / _stage_name(artifact)
-            data = read_bounded(staged if staged.exists() else path_inside(folder, locked.path))
+            data = _bytes_of(folder, artifact, locked)
             thread = Content(data=data, name="", digest=None, canonical={}, resolved="", etag="")
             result |= {address: artifact.id for address in linked_issues(thread)}
     return result
+
+
+def _listings(folder: Path, fetched: Sequence[Fetched]) -> dict[str, dict[str, Any]]:
+    """What was stored of each hub-tree, by the id of the artifact."""
+    return {
+        one.status.artifact.id: json.loads(_bytes_of(folder, one.status.artifact, one.locked))
+        for one in fetched
+        if one.status.artifact.kind == "hub-tree" and one.locked is not None
+    }
+
+
+def _bytes_of(folder: Path, artifact: Artifact, locked: LockedArtifact) -> bytes:
+    """The bytes of an artifact that is there: in the stage, or at its place."""
+    staged = folder / STAGE / _stage_name(artifact)
+    return read_bounded(staged if staged.exists() else path_inside(folder, locked.path))
 
 
 def _leads_nowhere(one: Fetched) -> bool:

@@ -32,6 +32,8 @@ from repro.record.tables import LineageRow
 
 LINEAGE = "hero_lineage.csv"
 HEADER = "# Written by marin-repro fetch."  # what begins so may be written again
+SMALL = 2**20  # bytes of a hub's file that --small-files brings
+MAX_SMALL = 100  # such files of one repository
 LINKED = "linked by"  # how the note of an artifact begins that an issue's link brought
 
 Steps = tuple[int, int | None]  # first, and end (exclusive); None: still open
@@ -119,6 +121,31 @@ def with_linked(contents: Contents, addresses: Mapping[str, str]) -> Contents:
             name = re.sub(r"[^\w.-]+", "-", address.rpartition("/")[2])
             artifact = replace(issue_artifact(address, f"linked-{name}"), note=f"{LINKED} {by}")
             artifacts = (*artifacts, _with_free_id(artifact, artifacts))
+    return replace(contents, artifacts=artifacts)
+
+
+def with_small_files(contents: Contents, listings: Mapping[str, Mapping[str, Any]]) -> Contents:
+    """The profile with the small files of its hub listings that it has not yet; `listings`: id of a hub-tree → what was
+    stored of it. A file is pinned to the revision that was listed."""
+    trees = {item.id: item for item in contents.artifacts}
+    known = {item.address for item in contents.artifacts if item.kind == "hub-file"}
+    artifacts = contents.artifacts
+    for id, listing in listings.items():
+        small = [file for file in listing["files"] if file["bytes"] <= SMALL and not re.search(r"\s", file["path"])]
+        for file in small[:MAX_SMALL]:
+            address = f"{trees[id].address}/{file['path']}"
+            if address not in known:
+                artifact = Artifact(
+                    id=f"{id}-{re.sub(r'[^A-Za-z0-9.-]+', '-', file['path'])}",
+                    role=trees[id].role,
+                    kind="hub-file",
+                    address=address,
+                    pin=listing["revision"],
+                    digest="sha256" if file["sha256"] else "git-sha1",
+                    expectation=trees[id].expectation,
+                    note=f"listed by {id}",
+                )
+                artifacts = (*artifacts, _with_free_id(artifact, artifacts))
     return replace(contents, artifacts=artifacts)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro.errors import NoAnswerError, OutputError, RecordError, UsageError
+from repro.record import profile
 from repro.record.artifact_lock import LockedArtifact, read_artifacts, read_bytes, read_resolved
 from repro.record.artifacts import read_contents
 from repro.record.cache import open_cache
@@ -19,6 +20,7 @@ from repro.record.lock import LOCK, write_lock
 from repro.record.profile import as_toml, built_in_folder, own_steps, read_profile, with_commit, with_issue
 from tests.record.world import CODE, OPEN, TOML, World, write_record
 from tests.servers.github import COMMIT, comment
+from tests.servers.hub import REVISION
 
 Bring = Callable[..., Result]
 OTHER = "a1" * 20
@@ -115,6 +117,21 @@ def test_links_of_the_runs_thread_come_on_request_one_level_deep(bring: Bring, t
     (added,) = [item for item in load_record(tmp_path / "record").artifacts if item.id.startswith("linked")]
     assert (added.address, added.note) == ("marin-community/marin#9162", "linked by thread")
     assert actions(bring(linked=True))["linked-marin-9162"] == "kept"
+
+
+def test_small_files_of_hub_repositories_come_on_request(
+    bring: Bring, public: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public.hub.files["big.bin"] = b"x" * 100
+    monkeypatch.setattr(profile, "SMALL", 50)
+    result = bring(small_files=True)
+    assert actions(result)["tokenizer-model.bin"] == "fetched"
+    assert "tokenizer-big.bin" not in actions(result)
+    (added,) = [item for item in load_record(tmp_path / "record").artifacts if item.note == "listed by tokenizer"]
+    assert (added.kind, added.pin, added.role) == ("hub-file", REVISION, "config")
+    locked = read_artifacts(tmp_path / "record")["tokenizer-model.bin"]
+    assert (read_bytes(tmp_path / "record", locked), locked.publisher[:7]) == (b"weights", "sha256:")
+    assert actions(bring())["tokenizer-model.bin"] == "kept"
 
 
 # What stays
