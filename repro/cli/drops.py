@@ -58,8 +58,8 @@ def drops(
 ) -> None:
     """Simulate what the transport drops at full routing geometry.
 
-    Experts are drawn from a stated model of a router; who is dropped is decided by the code that training runs. Half a
-    minute and 1 GB a sequence length at full scale on two cores.
+    Experts are drawn from a stated model of a router; who is dropped is decided by the code that training runs. At full
+    scale 25 processor seconds a draw of a sequence length, and 1.5 GB.
 
     Example: marin-repro drops d6144 --seq-len 4096 65536 --capacity-factor 1.15 1.3
     """

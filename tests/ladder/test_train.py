@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from toy_training import SCALE, ToyData, toy_recipe
 
 RATES = {"tokens_per_second", "mfu"}  # of a machine, not of a run
 KILLED = -9
+SAID = "said"  # beside a run: what its last process wrote to standard error
 
 Process = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -47,6 +50,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        "JAX_LOG_COMPILES": "1",
     }
 
     def start(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -64,6 +68,7 @@ def whole(process: Process, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
     done = process(out)
     assert done.returncode == 0, done.stderr
+    (out.parent / SAID).write_text(done.stderr)
     return out
 
 
@@ -77,6 +82,7 @@ def disturbed(process: Process, whole: Path, tmp_path_factory: pytest.TempPathFa
     for number, (code, *how) in enumerate((*expected, (130, "--stop-after-step", mark), (0,))):
         done = process(out, *(["--resume"] if number else []), *how)
         assert done.returncode == code, (kills, how, done.stderr)
+        (out.parent / SAID).write_text(done.stderr)
     return out
 
 
@@ -104,6 +110,13 @@ def test_a_killed_run_has_the_same_metrics_and_evaluations(whole: Path, disturbe
     assert names[0] == names[1] == [f"heldout-{step:08d}.json" for step in (7, 15, 22, 30, 37)]
     for name in names[0]:
         assert (whole / runs.EVALS / name).read_bytes() == (disturbed / runs.EVALS / name).read_bytes()
+
+
+def test_nothing_is_compiled_between_steps(whole: Path, disturbed: Path) -> None:
+    """One update, and one evaluation each way: for five evaluations, and for a session that resumes."""
+    for run in (whole, disturbed):
+        compiled = Counter(re.findall(r"Compiling (\S+) with global shapes", (run.parent / SAID).read_text()))
+        assert (compiled["jit(step)"], compiled["jit(sums)"]) == (1, 2), (run, compiled)
 
 
 def test_the_comparison_above_can_fail(whole: Path) -> None:
