@@ -117,7 +117,12 @@ def download(cache: Cache, key: str, url: str, read: Callable[[], Content]) -> C
     found: list[Content] = []
 
     def downloader(url: str, output_file: str, pooch: Any) -> None:
-        content = read()
+        try:
+            content = read()
+        except HashMismatch as error:
+            place = _set_aside(cache, error.data)
+            words = f"{error} (The bytes lie in {place}.)"
+            raise HashMismatch(words, error.expected, error.found, error.data) from error
         Path(output_file).write_bytes(_head(content) + content.data)
         found.append(content)
 
@@ -127,9 +132,6 @@ def download(cache: Cache, key: str, url: str, read: Callable[[], Content]) -> C
             url, known_hash=None, path=cache.entries, fname=f"{key}.{uuid.uuid4().hex}", downloader=downloader
         )
         os.replace(staged, cache.entries / key)
-    except HashMismatch as error:
-        place = _set_aside(cache, error.data)
-        raise HashMismatch(f"{error} (The bytes lie in {place}.)", error.expected, error.found, error.data) from error
     except OSError as error:
         raise OutputError(
             f"cannot write to the cache {cache.folder}: {error.strerror or error}. Free space, or set {VARIABLE}."

@@ -55,7 +55,7 @@ def test_the_hubs_library_is_loaded_only_for_the_hub(kind: str, loaded: bool) ->
     program = (
         "import sys; from repro.record.artifacts import Artifact; from repro.record.services import readers\n"
         "from repro.record.services.http import Client; from repro.record.services.errors import ServiceError\n"
-        f"artifact = Artifact(id='x', role='x', kind={kind!r}, address={address!r}, digest='none')\n"
+        f"artifact = Artifact(id='x', role='config', kind={kind!r}, address={address!r}, digest='none')\n"
         "try: readers.read(artifact, Client(attempts=1))\n"
         "except ServiceError as error: print(type(error).__name__)\n"
         "print('huggingface_hub' in sys.modules)"
