@@ -17,7 +17,7 @@ from rocrate.rocrate import ROCrate
 from audits.report.document import Json
 from repro import __version__
 from repro.record.facts import Record
-from repro.record.lock import LOCK, file_names
+from repro.record.lock import ANNOTATIONS, LOCK, file_names
 
 FORMATS = {
     ".html": "text/html",
@@ -41,9 +41,10 @@ def write_crate(folder: Path, document: Json, texts: Mapping[str, str], record: 
         made, reports = Path(place) / "crate", Path(place) / "reports"
         reports.mkdir()
         crate = _crate(document, record)
+        unlocked = [name for name in (LOCK, ANNOTATIONS) if (record.folder / name).is_file()]
         inputs = [
             crate.add_file(record.folder / name, f"record/{name}", properties=_properties(name, record))
-            for name in (*file_names(record.folder), *([LOCK] if record.lock is not None else []))
+            for name in (*file_names(record.folder), *unlocked)
         ]
         results = []
         for name, text in texts.items():

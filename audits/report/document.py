@@ -62,6 +62,29 @@ def document(
         "unverifiable": [
             {"subject": one.subject, "quantity": one.quantity, "reason": one.reason} for one in audit.unverifiable
         ],
+        "lineage": [
+            {
+                "run": one.run_id,
+                "from_step": one.start_step,
+                "until_step": one.end_step_exclusive,
+                "state": one.state,
+                "why_started": one.why_started,
+                "why_ended": one.why_ended,
+            }
+            for one in record.hero_lineage
+        ],
+        "artifacts": [
+            {
+                "id": one.id,
+                "role": one.role,
+                "kind": one.kind,
+                "address": link(one.url),
+                "pin": one.pin,
+                "expectation": one.expectation,
+                "note": one.note,
+            }
+            for one in record.artifacts
+        ],
         "rerun": rerun,
         "claims": [_claim(claim, audit) for claim in audit.ledger.claims],
     }

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from audits.report.document import Json, link
+from repro import __version__
 
 MARKDOWN_SPECIAL = "\\`*_{}[]<>#|~"
 
@@ -59,10 +60,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals["version"] = __version__
     environment.filters |= {
         "percent": _percent,
         "number": _number,
         "numbered": _numbered,
+        "side_by_side": _side_by_side,
         "link": link,
         "plain": _plain,
         "loss": lambda value: "" if value is None else f"{value:.4f}",
@@ -82,6 +85,21 @@ def _percent(value: float) -> str:
 def _numbered(claims: list[Json]) -> dict[str, int]:
     """Place in the list of all claims, by id: what a link inside the page points to."""
     return {claim["id"]: number for number, claim in enumerate(claims, start=1)}
+
+
+def _side_by_side(report: Json) -> list[Json]:
+    """Every quantity, in each scope, that is published twice or more: its values with their claims, and the finding."""
+    found = {(one["quantity"], _scope(one["scope"])): one["id"] for one in reversed(report["findings"])}
+    rows: dict[tuple[str, str], Json] = {}
+    for claim in report["claims"]:
+        key = (claim["quantity"], _scope(claim["scope"]))
+        row = rows.setdefault(
+            key, {"label": claim["label"], "scope": key[1], "finding": found.get(key), "values": {}, "claims": 0}
+        )
+        unit = claim["unit"] if claim["unit"] != "fraction" else ""
+        row["values"].setdefault(f"{claim['printed']} {unit}".strip(), []).append(claim)
+        row["claims"] += 1
+    return [row for row in rows.values() if row["claims"] > 1]
 
 
 def _number(value: float | int | None, unit: str = "") -> str:

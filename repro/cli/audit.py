@@ -74,6 +74,7 @@ def audit(
         raise UsageError(f"what is {more_runs[0]} for? Folders of runs go after --runs.")
     report, texts = audit_and_rerun(facts, [*(runs or ()), *(more_runs or ())], earlier)
     folder = out or (None if json_output and not forms else DEFAULT_OUT)
+    written: dict[str, str] = {}
     if folder is not None:
         written = texts()
         for name, text in written.items():
@@ -81,7 +82,7 @@ def audit(
         if forms:
             _write_crate(folder / CRATE, report, written, facts)
     if json_output:
-        typer.echo(canonical_json(report), nl=False)
+        typer.echo(written.get("report.json") or canonical_json(report), nl=False)
     elif not quiet:
         print_findings(report)
         typer.echo(f"report: {folder}/report.html", err=True)
@@ -181,11 +182,18 @@ def forecast_figures(facts: Record) -> tuple[tuple[Figure, ...], str]:
     from audits.report.render import Figure
     from repro.cli.study import draw
     from repro.errors import MarinReproError
+    from repro.ladder.track import track_record
 
     if facts.forecast is None or not facts.ladder_grid:
         return (), "The record has no forecast with a grid of evaluations."
     try:
-        return tuple(Figure(svg, caption) for _, svg, caption in draw(facts)), ""
+        track = track_record(facts) if facts.hero_evaluations else None
+        drawn = [Figure(svg, caption) for _, svg, caption in draw(facts, track.study if track else None)]
+        if track is not None and track.changes:
+            first = track.changes[0]
+            ends = f"{drawn[-1].caption} From step {first.from_step:,} the run is no longer comparable: {first.why}."
+            drawn[-1] = drawn[-1]._replace(caption=ends)
+        return tuple(drawn), ""
     except MarinReproError as error:
         return (), str(error)
 

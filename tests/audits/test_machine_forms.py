@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date
 from importlib import resources
 from pathlib import Path
@@ -296,3 +297,32 @@ def test_coverage_adds_up(report: Json) -> None:
     assert coverage["numbers"] + coverage["names"] == coverage["claims"] == len(report["claims"])
     assert coverage["share"] == pytest.approx(1 - len(coverage["unchecked"]) / coverage["claims"])
     assert coverage["share"] > 0.8
+
+
+# What a reader of the page finds beside the findings
+
+
+def test_the_page_sets_values_side_by_side_and_tells_lineage_availability_and_how_to_repeat_it(report: Json) -> None:
+    page = as_html(report)
+    assert len(report["lineage"]) > 5
+    assert all(one["run"] in page for one in report["lineage"])
+    assert {one["expectation"] for one in report["artifacts"]} == {"available", "forbidden", "gated"}
+    assert "marin-repro audit --record marin-535b --out audit" in page
+    steps = page[page.index('<h2 id="quantities">') :]
+    steps = steps[steps.index("<li><b>optimizer steps</b>:") :].split("</li>")[0]
+    assert "390,139 steps" in steps
+    assert "390,251 steps" in steps
+    assert "Finding" in steps
+
+
+def test_the_crate_holds_the_annotations_that_its_report_heeds(record: Record, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(record.folder, tmp_path / "record"))
+    (folder / "annotations.toml").write_text(ANNOTATED)
+    annotated = load_record(folder)
+    report = document(audit_of(annotated), None, read_annotations(folder), TODAY)
+    metadata = write_crate(tmp_path / "crate", report, {"report.json": canonical_json(report)}, annotated)
+    again = load_record(metadata.parent / "record")
+    assert canonical_json(document(audit_of(again), None, read_annotations(again.folder), TODAY)) == canonical_json(
+        report
+    )
+    assert report["annotations"]["suppressed"] == 1
