@@ -25,13 +25,15 @@ class Pool:
 
     quantities: Mapping[str, Quantity]
     by_quantity: dict[str, list[Statement]] = field(default_factory=dict)
-    by_thing: dict[tuple[str, Scope], list[Statement]] = field(default_factory=dict)  # quantity, identity of the scope
+    # Quantity and identity of the scope: its scopes, each with what is said there.
+    by_thing: dict[tuple[str, Scope], dict[Scope, list[Statement]]] = field(default_factory=dict)
 
     def add(self, statements: Iterable[Statement]) -> None:
         """Put statements in, each under its quantity."""
         for statement in statements:
             self.by_quantity.setdefault(statement.quantity, []).append(statement)
-            self.by_thing.setdefault((statement.quantity, identity(statement.scope)), []).append(statement)
+            there = self.by_thing.setdefault((statement.quantity, identity(statement.scope)), {})
+            there.setdefault(statement.scope, []).append(statement)
 
     def about(self, quantity: str, scope: Scope, convention: str = "") -> list[Statement]:
         """What speaks of the quantity in this scope or a wider one, in the convention (default: the first), best first.
@@ -42,10 +44,11 @@ class Pool:
         wanted, around = {convention} if convention else {"", first}, set(scope)
         found = [
             one
-            for one in self.by_thing.get((quantity, identity(scope)), ())
+            for wider, said in self.by_thing.get((quantity, identity(scope)), {}).items()
+            if around.issuperset(wider)
+            for one in said
             if isinstance(one.value, Interval)
             and one.convention in wanted
-            and around.issuperset(one.scope)
             and not (isinstance(one, Derived) and one.only_checks)
         ]
         return sorted(found, key=preference)
@@ -192,7 +195,7 @@ def _evaluate(relation: Relation, scope: Scope, pool: Pool) -> list[Derived]:
         if value is None:
             return []
         best.append(value)
-    claimed = any(one.scope == scope for one in pool.by_thing.get((relation.output, identity(scope)), ()))
+    claimed = scope in pool.by_thing.get((relation.output, identity(scope)), {})
     if not claimed and not any(getattr(one, "scope", scope) == scope for one in best):
         return []
     results = [_derived(relation, scope, best, alternative="")]
