@@ -15,11 +15,11 @@ def extracted_claims(folder: Path, unreadable: Callable[[str], None]) -> str:
     from audits.extract.scopes import subject_of
     from repro.files import canonical_json, read_bounded
     from repro.record.facts import load_record
-    from repro.record.profile import built_in_folder
+    from repro.record.profile import built_in_folder, built_in_run
 
     record = load_record(folder)
     own = folder / NAME
-    if not own.is_file() and record.run.name == load_record().run.name:
+    if not own.is_file() and record.run.name == built_in_run():
         own = built_in_folder() / NAME
     registry = read_registry(*([read_bounded(own)] if own.is_file() else []))
     extraction = extract(list(record_documents(folder, unreadable)), registry, subject_of(record))

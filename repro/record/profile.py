@@ -51,6 +51,11 @@ def read_profile(folder: Path) -> Contents:
     return replace(_built_in(), files=())
 
 
+def built_in_run() -> str:
+    """Name of the run that the built-in record is about."""
+    return _built_in().run.name
+
+
 @cache
 def _built_in() -> Contents:
     """What the built-in record.toml says; it does not change while the program runs."""
@@ -161,7 +166,7 @@ def own_steps(contents: Contents, folder: Path) -> dict[str, Steps]:
     rows: tuple[LineageRow, ...] = ()
     if (folder / LINEAGE).is_file() and not _is_derived(folder, LINEAGE):
         rows = read_rows(LineageRow, read_bounded(folder / LINEAGE), LINEAGE)
-    elif contents.run.name == _built_in().run.name:
+    elif contents.run.name == built_in_run():
         rows = read_rows(LineageRow, read_bounded(built_in_folder() / LINEAGE), LINEAGE)
     own: dict[str, Steps] = {row.run_id: (row.start_step, row.end_step_exclusive) for row in rows}
     ids = {item.id: item.address.rpartition("/")[2] for item in contents.artifacts if item.kind == "wandb-run"}
