@@ -1,13 +1,13 @@
 """Log-likelihood requests a second: lm-eval through `marin_jax`, against one request at a time by the model's own pass.
 
-    python benchmarks/eval.py [RUN] [--questions 64] [--repeats 3]
+    python benchmarks/eval.py [RUN] [--questions 256] [--repeats 3]
 
 Requests are those of multiple-choice tasks: questions of mixed lengths with few-shot examples before them, four answers
 each. Both ways answer all of them in one process, by turns; compiling comes before the clock starts, and answers are
 held equal. The naive loop is what one writes first: each request alone, padded to the context, so that one program
 serves them all; beside it stands a loop whose rows are as long as the bucket of the request.
 
-Without RUN the model is drawn: the smoke scale's d768, with a context of 512 tokens.
+Without RUN the model is drawn: the smoke scale's d768, with a context of 1,024 tokens.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     """Print both rates, the best of the repeats, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", nargs="?", type=Path)
-    parser.add_argument("--questions", type=int, default=64)
+    parser.add_argument("--questions", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     config, params = drawn() if given.run is None else of_run(given.run)
@@ -94,26 +94,30 @@ def _score(
 
 
 def questions(count: int, config: ModelConfig) -> list[Request]:
-    """Four answers to each question; a few-shot beginning, of none to eight examples, is shared by eight questions."""
-    draw = np.random.default_rng(0)
-    context = config.max_seq_len
+    """Four answers to each question. Eight questions share a beginning, as few-shot examples do.
 
-    def ids(length: int) -> tuple[int, ...]:
+    Lengths are drawn evenly on a logarithmic scale: beginnings of 1 to half a context, questions of 16 to a quarter,
+    answers of 2 to 16 tokens.
+    """
+    draw = np.random.default_rng(0)
+
+    def ids(least: int, most: int) -> tuple[int, ...]:
+        length = int(np.exp(draw.uniform(np.log(least), np.log(most))))
         return tuple(map(int, draw.integers(0, 256, length)))
 
     requests = []
     for number in range(count):
         if number % 8 == 0:
-            beginning = ids(int(draw.integers(0, context // 2)))
-        question = (*beginning, *ids(int(draw.integers(16, context // 4))))
+            beginning = ids(1, config.max_seq_len // 2)
+        question = (*beginning, *ids(16, config.max_seq_len // 4))
         for _ in range(4):
-            answer = ids(int(draw.integers(2, 16)))
+            answer = ids(2, 16)
             requests.append(Request((*question, *answer[:-1]), answer))
     return requests
 
 
 def drawn() -> tuple[ModelConfig, dict[str, jax.Array]]:
-    config = replace(resolve_recipe("d768", "smoke").model, max_seq_len=512)
+    config = replace(resolve_recipe("d768", "smoke").model, max_seq_len=1024)
     draw = np.random.default_rng(0)
     params = {}
     for name, shape in parameter_shapes(config).items():

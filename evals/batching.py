@@ -26,7 +26,7 @@ from repro.ladder import meshes
 
 TOKENS = 8192  # of a batch where its rows are not given; more rows were no faster on a CPU (benchmarks/eval.py)
 SHORTEST = 16  # smallest bucket of a row
-COMPILING = 2**16  # tokens that a CPU computes while it compiles one more shape: seconds at some 10⁴ a second
+COMPILING = 2**14  # tokens that one more shape must save to be compiled: seconds of a CPU, at some 10⁴ a second
 
 S = TypeVar("S", bound=Hashable)
 
@@ -83,12 +83,16 @@ def parse_mesh(text: str | None) -> Mesh | None:
 
 
 def bucket(length: int, most: int, smallest: int = SHORTEST, step: int = 2) -> int:
-    """The least of smallest, smallest · step, smallest · step², … that holds `length`; none above `most`."""
+    """The least of smallest, smallest · step, smallest · step², … or half way between two, that holds `length`.
+
+    None is above `most`.
+    """
     assert length <= most, (length, most)
     size = smallest
     while size < length:
         size *= step
-    return min(size, most)
+    between = (size // step + size) // 2
+    return min(between if smallest < size and length <= between else size, most)
 
 
 def fewer_shapes(

@@ -91,7 +91,12 @@ LONG = "The ferry crosses at nine. Ünïcödé — ten bytes or more, and then a
 TEXTS = ["", "é", "short", "x" * 64, LONG]
 
 
-def test_rolling_log_likelihood_is_that_of_a_direct_computation(run: LoadedRun, model: MarinJax) -> None:
+@pytest.fixture(scope="module")
+def rolled(model: MarinJax) -> list[float]:
+    return model.loglikelihood_rolling(asked("loglikelihood_rolling", *((text,) for text in TEXTS)), True)
+
+
+def test_rolling_log_likelihood_is_that_of_a_direct_computation(run: LoadedRun, rolled: list[float]) -> None:
     """Each token once: windows of 64 in a row, the first behind BOS, the last reaching back to be full."""
     expected = []
     for text in TEXTS:
@@ -102,18 +107,24 @@ def test_rolling_log_likelihood_is_that_of_a_direct_computation(run: LoadedRun, 
             total += score(run, stream[max(0, end - CONTEXT) if start else 0 : end], ids[start:end])
         expected.append(total)
     assert len(LONG.encode()) > CONTEXT + 1
-    found = model.loglikelihood_rolling(asked("loglikelihood_rolling", *((text,) for text in TEXTS)), True)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
-    assert found[0] == 0
+    np.testing.assert_allclose(rolled, expected, rtol=0, atol=ATOL)
+    assert rolled[0] == 0
 
 
-PAIRS = [("Q: one?\nA:", " two"), ("", "begin"), ("Q: one?\nA: ", "two"), ("ab" * 40, "cde"), ("Q: one?\nA:", " é")]
+PAIRS = [
+    *(("Q: one?\nA:", " two"), ("Q: one?\nA: ", "two"), ("ab" * 40, "cde"), ("Q: one?\nA:", " é"), ("", "short")),
+    *(("once", "upon a time"), ("once", "upon a"), ("onceupon a", " time")),  # a text in one part and in two
+]
 
 
-def test_log_likelihood_is_that_of_a_direct_computation(run: LoadedRun, model: MarinJax) -> None:
+@pytest.fixture(scope="module")
+def scored(model: MarinJax) -> list[tuple[float, bool]]:
+    return model.loglikelihood(asked("loglikelihood", *PAIRS), True)
+
+
+def test_log_likelihood_is_that_of_a_direct_computation(run: LoadedRun, scored: list[tuple[float, bool]]) -> None:
     """Behind BOS; a context that does not fit loses tokens on its left; its trailing space is scored."""
-    found = model.loglikelihood(asked("loglikelihood", *PAIRS), True)
-    for (context, continuation), (got, is_greedy) in zip(PAIRS, found, strict=True):
+    for (context, continuation), (got, is_greedy) in zip(PAIRS, scored, strict=True):
         targets = list((" " * (len(context) - len(context.rstrip())) + continuation).encode())
         before = [BOS, *context.rstrip().encode()]
         inputs = [*before, *targets[:-1]][-CONTEXT:]
@@ -123,22 +134,20 @@ def test_log_likelihood_is_that_of_a_direct_computation(run: LoadedRun, model: M
         assert is_greedy == (best.tolist() == targets)
 
 
-def test_log_likelihood_of_a_split_text_adds_up(model: MarinJax) -> None:
-    whole, first, second = model.loglikelihood(
-        asked("loglikelihood", ("once", "upon a time"), ("once", "upon a"), ("onceupon a", " time")), True
-    )
-    assert whole[0] == pytest.approx(first[0] + second[0], abs=ATOL)
-    rolled = model.loglikelihood_rolling(asked("loglikelihood_rolling", ("once upon a time",)), True)
-    assert rolled[0] == pytest.approx(model.loglikelihood(asked("loglikelihood", ("", "once upon a time")), True)[0][0])
+def test_log_likelihood_of_a_split_text_adds_up(scored: list[tuple[float, bool]], rolled: list[float]) -> None:
+    whole, first, second = (one[0] for one in scored[-3:])
+    assert whole == pytest.approx(first + second, abs=ATOL)
+    assert rolled[TEXTS.index("short")] == pytest.approx(scored[PAIRS.index(("", "short"))][0], abs=ATOL)
 
 
-def test_answers_do_not_depend_on_batch_size_or_order(run: LoadedRun, model: MarinJax) -> None:
-    found = model.loglikelihood(asked("loglikelihood", *PAIRS), True)
+def test_answers_do_not_depend_on_batch_size_or_order(
+    run: LoadedRun, model: MarinJax, scored: list[tuple[float, bool]]
+) -> None:
     again = model.loglikelihood(asked("loglikelihood", *PAIRS[::-1]), True)[::-1]
     by_two = MarinJax(run, batch_size=2).loglikelihood(asked("loglikelihood", *PAIRS), True)
     for other in (again, by_two):
-        np.testing.assert_allclose([one[0] for one in other], [one[0] for one in found], rtol=0, atol=ATOL)
-        assert [one[1] for one in other] == [one[1] for one in found]
+        np.testing.assert_allclose([one[0] for one in other], [one[0] for one in scored], rtol=0, atol=ATOL)
+        assert [one[1] for one in other] == [one[1] for one in scored]
 
 
 def test_a_continuation_that_fits_no_context_is_refused(model: MarinJax) -> None:
@@ -161,22 +170,30 @@ def generate(model: MarinJax, *requests: tuple[str, dict[str, Any]]) -> list[str
     return model.generate_until(asked("generate_until", *requests), True)
 
 
-def test_generation_is_that_of_whole_passes_and_stops_where_told(run: LoadedRun, model: MarinJax) -> None:
-    prompts = ["copy: a\npaste:", "x" * 80]
-    how = {"max_gen_toks": 6, "until": []}
-    expected = [written(run, prompt, 6).decode(errors="replace") for prompt in prompts]
-    found = generate(model, *((prompt, how) for prompt in prompts))
-    assert found == expected
-    stop = expected[0][2]
-    assert generate(model, (prompts[0], {**how, "until": [stop]}))[0] == expected[0].split(stop)[0]
+PROMPT, TOO_LONG = "copy: a\npaste:", "x" * 80
+GREEDY: dict[str, Any] = {"max_gen_toks": 6, "until": []}
+WARM = {**GREEDY, "do_sample": True, "temperature": 1.5}
 
 
-def test_drawn_texts_depend_on_the_seed_and_not_on_their_company(run: LoadedRun, model: MarinJax) -> None:
-    warm = {"max_gen_toks": 6, "until": [], "do_sample": True, "temperature": 1.5}
-    one, other = generate(model, ("ab", warm), ("ab", warm))
+@pytest.fixture(scope="module")
+def greedy(run: LoadedRun) -> list[str]:
+    return [written(run, prompt, 6).decode(errors="replace") for prompt in (PROMPT, TOO_LONG)]
+
+
+def test_texts_are_those_of_whole_passes_and_of_their_own_seeds(
+    run: LoadedRun, model: MarinJax, greedy: list[str]
+) -> None:
+    """Greedy ones stop where told; drawn ones depend on the seed and how often it was asked, not on their company."""
+    stop = greedy[0][2]
+    requests = [(PROMPT, GREEDY), (TOO_LONG, GREEDY), (PROMPT, {**GREEDY, "until": [stop]}), ("ab", WARM), ("ab", WARM)]
+    first, second, stopped, one, other = generate(model, *requests)
+    assert [first, second] == greedy
+    assert stopped == first.split(stop)[0]
     assert one != other, "two texts of one prompt are two draws"
-    assert generate(model, ("cd", warm), ("ab", warm), ("ab", warm))[1:] == [one, other]
-    assert generate(MarinJax(run, seed=1), ("ab", warm), ("ab", warm)) != [one, other]
+    assert generate(model, ("cd", WARM), *requests[::-1])[1:3] == [one, other]
+    again = generate(MarinJax(run, seed=1), *requests)
+    assert again[:3] == [first, second, stopped]
+    assert again[3:] != [one, other]
 
 
 @pytest.mark.parametrize(
@@ -283,24 +300,20 @@ def test_the_command_says_what_is_there_and_prints_lm_evals_table(
     assert "|marin_choice" in capsys.readouterr().out
 
 
-def test_few_shot_examples_are_put_before(run: LoadedRun) -> None:
-    result, documents = lm_eval_suite.evaluate(run, ["marin_choice"], limit=1, num_fewshot=1)
-    assert result["n-shot"] == {"marin_choice": 1}
-    assert documents["marin_choice"][0]["arguments"][0][0].count("Q: ") == 2
-
-
 def test_lm_eval_itself_makes_the_model_of_a_runs_folder(folder: Path) -> None:
     found = lm_eval.simple_evaluate(
         model=NAME,
         model_args={"pretrained": str(folder)},
-        tasks=["marin_cloze"],
+        tasks=["marin_choice"],
         limit=2,
-        task_manager=lm_eval_suite.task_manager(["marin_cloze"]),
+        num_fewshot=1,
+        task_manager=lm_eval_suite.task_manager(["marin_choice"]),
         bootstrap_iters=0,
     )
     assert found is not None
-    assert found["config"]["model"] == NAME
-    assert found["results"]["marin_cloze"]["acc,none"] in (0, 0.5, 1)
+    assert (found["config"]["model"], found["n-shot"]) == (NAME, {"marin_choice": 1})
+    assert found["samples"]["marin_choice"][0]["arguments"][0][0].count("Q: ") == 2
+    assert found["results"]["marin_choice"]["acc,none"] in (0, 0.5, 1)
 
 
 # What goes wrong
