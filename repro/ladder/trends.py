@@ -180,7 +180,7 @@ def _judge_peak(one: Statement, seen: Sequence[Span], planned: int) -> tuple[Ver
     if one.low is None or one.high is None:
         return "open", "no number is stated"
     if one.scope:
-        return "another run", "said of another run; shown for comparison"
+        return "another run", "shown for comparison"
     if not seen:
         return "open", "the record has no gradient norm of the history"
     top, last = max(seen, key=lambda span: span.value), seen[-1]
