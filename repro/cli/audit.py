@@ -119,11 +119,19 @@ def audit_and_rerun(
         from audits.rerun import chapter, study_rerun
 
         study = study_rerun(runs, facts)
-        rerun = chapter(runs, study)
+        rerun = {**chapter(runs, study), "evaluations": _evaluations(runs, facts)}
     report = document(audit_of(facts), rerun, read_annotations(facts.folder), date.today())
     if earlier is not None:
         report = compare_with(report, earlier)
     return report, lambda: report_texts(report, facts, study)
+
+
+def _evaluations(runs: Sequence[Path], facts: Record) -> dict[str, Any]:
+    """The runs' evaluations beside the record's: differences where both are of one definition, else what differs."""
+    from evals.compare import compare_with_record
+
+    found = [compare_with_record(folder, facts) for folder in runs]
+    return {key: [row for one in found for row in one[key]] for key in ("rows", "unmatched")}
 
 
 def _baseline(path: Path | None) -> dict[str, Any] | None:
