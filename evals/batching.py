@@ -105,18 +105,22 @@ def fewer_shapes(
     counts = Counter(shapes)
     into = {shape: shape for shape in counts}
 
-    def saved(pair: tuple[S, S]) -> int:
-        both = join(*pair)
+    def saved(one: S, other: S) -> int:
+        both = join(one, other)
         if both is None:
             return 0
-        return compiling - sum(counts[one] * (cost(both) - cost(one)) for one in pair)
+        more = cost(both)
+        return compiling - counts[one] * (more - cost(one)) - counts[other] * (more - cost(other))
 
-    while (pair := max(combinations(counts, 2), key=saved, default=None)) and saved(pair) > 0:
+    gains = {pair: saved(*pair) for pair in combinations(counts, 2)}
+    while gains and gains[pair := max(gains, key=gains.__getitem__)] > 0:
         both = join(*pair)
         assert both is not None
-        count = sum(counts.pop(one) for one in pair)
+        count = sum(counts.pop(one) for one in pair)  # before: `both` may be one of the pair
         counts[both] += count
         into |= {shape: both for shape, now in into.items() if now in pair}
+        gains = {other: gain for other, gain in gains.items() if not {*other} & {*pair, both}}
+        gains |= {(both, other): saved(both, other) for other in counts if other != both}
     return [into[shape] for shape in shapes]
 
 

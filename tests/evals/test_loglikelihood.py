@@ -120,8 +120,9 @@ def test_more_answers_than_branches_are_shared_in_parts() -> None:
     assert [len(group.members) for group in share_beginnings(requests, 64)] == [16, 16, 8]
 
 
-def test_buckets_double_up_to_the_context() -> None:
-    assert [bucket(length, 100) for length in (1, 16, 17, 33, 65, 100)] == [16, 16, 32, 64, 100, 100]
+def test_buckets_grow_by_a_half_and_a_third_up_to_the_context() -> None:
+    lengths = (1, 16, 17, 24, 25, 33, 65, 97, 100)
+    assert [bucket(length, 100) for length in lengths] == [16, 16, 24, 24, 32, 48, 96, 100, 100]
 
 
 def test_shapes_are_shared_where_compiling_is_dearer() -> None:
