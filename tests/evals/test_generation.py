@@ -45,6 +45,7 @@ def test_a_text_does_not_depend_on_its_company(placed: Placed) -> None:
     assert texts[1] != texts[2], "two seeds gave one text"
 
 
+@pytest.mark.slow
 def test_drawn_tokens_follow_the_temperature(placed: Placed) -> None:
     ids = PROMPTS[0]
     row = np.zeros((1, 64), np.int32)

@@ -107,6 +107,7 @@ def test_bounds_grow_with_slower_hardware_and_links_end_at_their_domain(hero: pa
     assert gb200["overlapped_seconds"] <= gb200["in_turn_seconds"]
 
 
+@pytest.mark.slow
 def test_arguments_of_the_compiled_step_are_those_on_paper() -> None:
     recipe, mesh = toy(), meshes.parse_mesh("1x2")
     made = paper.put_on_paper(recipe, mesh, remat=False)

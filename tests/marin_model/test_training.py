@@ -79,8 +79,8 @@ def test_spheres_stay(fifty: list[Metrics]) -> None:
     ("config", "optimizer"),
     [
         (CONFIG, replace(OPTIMIZER, sphere="each expert")),
-        (replace(CONFIG, qb_estimator="topk"), OPTIMIZER),
-        (replace(CONFIG, qb_hist_bins=1000), OPTIMIZER),
+        pytest.param(replace(CONFIG, qb_estimator="topk"), OPTIMIZER, marks=pytest.mark.slow),
+        pytest.param(replace(CONFIG, qb_hist_bins=1000), OPTIMIZER, marks=pytest.mark.slow),
         (CONFIG, replace(OPTIMIZER, beta1=0.9)),
     ],
     ids=["a sphere an expert", "the top-k estimator", "1000 bins", "beta1 0.9"],

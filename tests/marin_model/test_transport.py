@@ -157,7 +157,11 @@ def test_all_three_transports_agree_where_nothing_is_dropped(kind: str, where: s
 
 @pytest.mark.parametrize("kind", ["pooled_wave", "ragged"])
 @pytest.mark.parametrize(
-    ("name", "shape"), [("ep8_skewed_110_115", {"expert": 2}), ("ep4x2_skewed_110_115", {"expert": 2})]
+    ("name", "shape"),
+    [
+        pytest.param("ep8_skewed_110_115", {"expert": 2}, marks=pytest.mark.slow),
+        ("ep4x2_skewed_110_115", {"expert": 2}),
+    ],
 )
 def test_devices_that_hold_several_shards_drop_what_a_device_each_would(
     name: str, shape: dict[str, int], kind: str
