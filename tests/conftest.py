@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 
 # Read by XLA when its first device is made, by whichever test touches JAX first: so it stands here, for all of them.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
+
+# Tracing makes objects by the million that stay; looking through them again and again took a tenth of the tests' time.
+gc.set_threshold(200_000, 50, 1000)
 
 LOOPBACK = ("127.", "::1", "localhost")
 

@@ -37,6 +37,7 @@ def test_greedy_text_is_that_of_whole_passes(placed: Placed) -> None:
     assert texts == [by_whole_passes(ids, NEW) for ids in PROMPTS]
 
 
+@pytest.mark.slow
 def test_a_text_does_not_depend_on_its_company(placed: Placed) -> None:
     prompts = [Prompt(ids, NEW, temperature, seed) for ids in PROMPTS for temperature, seed in ((0, 0), (1, 5), (1, 6))]
     texts = generate(placed, prompts, EOS)

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,7 @@ def test_the_result_lies_in_the_run_in_lm_evals_own_format(evaluation: Evaluatio
     assert result["n-shot"] == dict.fromkeys(PACKAGED, 0)
     assert result["n-samples"]["marin_cloze"] == {"original": 40, "effective": 2}
     assert set(result["task_hashes"]) == set(PACKAGED)
-    assert result["lm_eval_version"] == result["inputs"]["harness"] == "0.4.13"
+    assert result["lm_eval_version"] == result["inputs"]["harness"] == version("lm_eval")
     assert {key: value for key, value in result["config"].items() if key.endswith("_seed")} == {
         "random_seed": 0,
         "numpy_seed": 1234,

@@ -28,7 +28,7 @@ def hero() -> paper.Paper:
     return paper.put_on_paper(resolve_recipe("d6144"), meshes.parse_mesh("11x64"), remat=True)
 
 
-@pytest.mark.parametrize(("expert", "remat"), [(2, False), (2, True), (1, True)])
+@pytest.mark.parametrize(("expert", "remat"), [pytest.param(2, False, marks=pytest.mark.slow), (2, True), (1, True)])
 def test_the_program_multiplies_and_sends_what_closed_formulas_say(expert: int, remat: bool) -> None:
     """`lower_step` asserts it; here that it lowers at all, for CUDA, and that the assertion can fail."""
     mesh = sharding.make_abstract_mesh(expert=expert)

@@ -102,7 +102,7 @@ def gradients_of_the_loss(params: dict[str, Array], batch: Batch, *, remat: bool
     return jax.grad(of, has_aux=True)(params, *batch)[0]
 
 
-@pytest.mark.parametrize(("name", "remat"), [("A", True), ("C", False)])
+@pytest.mark.parametrize(("name", "remat"), [("A", True), pytest.param("C", False, marks=pytest.mark.slow)])
 def test_the_gradient_of_every_array(name: str, remat: bool) -> None:
     """All norms, and what is stored of the arrays: of A 64 random sums of each, of C, with padding, six arrays whole.
 

@@ -86,7 +86,7 @@ def test_every_leaf_is_in_the_original_group():
         # Rounded to bfloat16 at the same places as upstream: the same bound holds (reached 2.4e-6; bfloat16 and
         # float32 themselves are 2e-2 of the displacement apart).
         ("bf16ns", {}),
-        ("bf16ns_per_matrix", {"sphere": "each expert"}),
+        pytest.param("bf16ns_per_matrix", {"sphere": "each expert"}, marks=pytest.mark.slow),
     ],
 )
 def test_three_updates_are_the_originals(variant, changes):

@@ -81,7 +81,7 @@ def test_spheres_stay(fifty: list[Metrics]) -> None:
         (CONFIG, replace(OPTIMIZER, sphere="each expert")),
         pytest.param(replace(CONFIG, qb_estimator="topk"), OPTIMIZER, marks=pytest.mark.slow),
         pytest.param(replace(CONFIG, qb_hist_bins=1000), OPTIMIZER, marks=pytest.mark.slow),
-        (CONFIG, replace(OPTIMIZER, beta1=0.9)),
+        pytest.param(CONFIG, replace(OPTIMIZER, beta1=0.9), marks=pytest.mark.slow),
     ],
     ids=["a sphere an expert", "the top-k estimator", "1000 bins", "beta1 0.9"],
 )
