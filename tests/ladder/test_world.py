@@ -80,7 +80,6 @@ def assert_like_one_device(run: Path, steps: int) -> None:
     np.testing.assert_allclose(found["loss"], expected["loss"][:steps], rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_two_processes_train_as_one_device_does_and_notice_when_one_is_killed(tmp_path: Path) -> None:
     first, second = start_all(tmp_path / "run", "2x1x2", 2, "--save-every", 0, last=("--die-before-step", 3))
     assert end(second)[0] == KILLED
