@@ -3,7 +3,7 @@
     python benchmarks/weak_scaling.py [--steps N] [--only-bytes]      prints a table, and the same as JSON with --json
 
 Each process has one CPU device with one thread for its products and trains the toy below over
-loopback (gloo): a rack of so many expert shards as there are processes, two sequences a shard, so that a process has
+loopback (gloo): a rack of so many expert shards as there are processes, sixteen sequences a shard, so that a process has
 the same tokens whatever their number. The rate is that of the median step, without compilation. With more processes
 than cores the efficiency cannot reach 1: beside it stands the share that the cores allow, min(1, cores / processes).
 
@@ -32,8 +32,9 @@ from repro.ladder.recipe import resolve_recipe
 
 ROOT = Path(__file__).parents[1]
 PROCESSES = (1, 2, 4)
+SEQUENCES = 16  # of a process and step
 SCALE = """
-tokens_per_active_parameter = 0.06
+tokens_per_active_parameter = {horizon}
 sequences_per_rack = {rows}
 shards_per_rack = {shards}
 compute_dtype = "float32"
@@ -66,7 +67,7 @@ ON_PAPER = (("d768", "1x8"), ("d768", "1x64"), ("d6144", "11x64"))
 def train(processes: int, steps: int, folder: Path) -> float:
     """Tokens a second of the median step."""
     scale = folder / f"{processes}.toml"
-    scale.write_text(SCALE.format(rows=2 * processes, shards=processes))
+    scale.write_text(SCALE.format(horizon=0.4 * processes, rows=SEQUENCES * processes, shards=processes))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

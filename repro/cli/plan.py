@@ -24,7 +24,7 @@ def plan(
         str, typer.Argument(metavar="RUNG", help="d768, d1024, d1536, d2048 or d6144 (the hero).", show_default=False)
     ],
     scale: Annotated[
-        str, typer.Option(help="full (as published), mini (hours on two cores), smoke (minutes), or a TOML file.")
+        str, typer.Option(help="full (as published), mini (about an hour), smoke (minutes), or a TOML file.")
     ] = "full",
     mesh: Annotated[
         str | None,
