@@ -2,10 +2,10 @@
 
     python benchmarks/weak_scaling.py [--steps N] [--only-bytes]      prints a table, and the same as JSON with --json
 
-Each process has one CPU device with one thread for its products and trains the toy below over
-loopback (gloo): a rack of so many expert shards as there are processes, sixteen sequences a shard, so that a process has
-the same tokens whatever their number. The rate is that of the median step, without compilation. With more processes
-than cores the efficiency cannot reach 1: beside it stands the share that the cores allow, min(1, cores / processes).
+Each process has one CPU device with one thread for its products and trains the toy below over loopback (gloo): a rack
+of so many expert shards as there are processes, sixteen sequences a shard, so that a process has the same tokens
+whatever their number. The rate is that of the median step, without compilation. With more processes than cores the
+efficiency cannot reach 1: beside it stands the share that the cores allow, min(1, cores / processes).
 
 Bytes are counted in the traced program of the real step (`repro.ladder.lowering`), scans times their trips; that they
 equal the closed formula to the last one is asserted, for the toy, d768 on 1x8, 1x64 and the hero on 11x64.

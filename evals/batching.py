@@ -132,7 +132,7 @@ def in_batches(
     for index, shape in enumerate(shapes):
         alike.setdefault(shape, []).append(index)
     for indices in sorted(alike.values(), key=lambda indices: -tokens_of_row[indices[0]]):
-        rows = _rows(placed, tokens_of_row[indices[0]], len(indices))
+        rows = rows_of_batch(placed, tokens_of_row[indices[0]], len(indices))
         for start in range(0, len(indices), rows):
             yield indices[start : start + rows], rows
 
@@ -145,7 +145,8 @@ def filled(rows: Sequence[Sequence[int]], count: int, length: int) -> npt.NDArra
     return array
 
 
-def _rows(placed: Placed, tokens_of_row: int, items: int) -> int:
+def rows_of_batch(placed: Placed, tokens_of_row: int, items: int) -> int:
+    """How many rows are computed together of so many that there are."""
     wanted = placed.rows
     if wanted is None:
         wanted = min(max(1, TOKENS // tokens_of_row), placed.most_rows or items)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from evals import cached
 from evals.batching import Placed, bucket, fewer_shapes, filled, in_batches
+from evals.forward import Weights
 from marin_model.config import ModelConfig
 
 STEPS = 16  # tokens that are written between two looks at the texts
@@ -100,7 +101,7 @@ def _write(
 
 @partial(jax.jit, static_argnames=("room", "config", "mesh"))
 def _read(
-    params: cached.Weights,
+    params: Weights,
     tokens: Int[Array, "R S"],
     counts: Int[Array, " R"],
     row_of: Int[Array, " R"],
@@ -117,7 +118,7 @@ def _read(
 
 @partial(jax.jit, static_argnames=("config", "mesh"), donate_argnames=("kept",))
 def _next_tokens(
-    params: cached.Weights,
+    params: Weights,
     logits: Float[Array, "R V"],
     kept: cached.Kept,
     temperature: Float[Array, " R"],
@@ -148,5 +149,5 @@ def _choose(logits: Float[Array, "R V"], temperature: Float[Array, " R"], seed: 
     return jnp.where(temperature > 0, drawn, jnp.argmax(logits, axis=1)).astype(jnp.int32)
 
 
-def _logits(params: cached.Weights, hidden: Float[Array, "R D"]) -> Float[Array, "R V"]:
+def _logits(params: Weights, hidden: Float[Array, "R D"]) -> Float[Array, "R V"]:
     return jnp.einsum("rd,dv->rv", hidden, params["output_proj"], preferred_element_type=jnp.float32)

@@ -160,46 +160,59 @@ def attend_blocks(
     v: Float[Array, "B S M H"],
     lower: Int[Array, "B S"],
     window: int,
+    until: Int[Array, "B S"] | None = None,
 ) -> Float[Array, "B S N H"]:
     """`attend_dense` in blocks of at most `window` positions, with float32 scores and sums.
 
     For queries and keys of bounded norm: |q · k| / sqrt(H) must stay below 80.
+
+    `until`: the first query that no longer sees each key, where a row holds branches that must not see each other;
+    None: all later ones do. Blocks of keys that none of a block of queries sees are passed over.
     """
     smallest, largest = BLOCKS
     block = min(max(window, smallest), largest, q.shape[1])
-    return _attend_blocks(q, k, v, lower, block)
+    return _attend_blocks(q, k, v, lower, until, block)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _attend_blocks(q: Array, k: Array, v: Array, lower: Array, block: int) -> Array:
-    return _blocks_forward(q, k, v, lower, block)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend_blocks(q: Array, k: Array, v: Array, lower: Array, until: Array | None, block: int) -> Array:
+    return _blocks_forward(q, k, v, lower, until, block)[0]
 
 
-def _blocks_forward(q: Array, k: Array, v: Array, lower: Array, block: int) -> tuple[Array, tuple[Array, ...]]:
+def _blocks_forward(
+    q: Array, k: Array, v: Array, lower: Array, until: Array | None, block: int
+) -> tuple[Array, tuple[Array | None, ...]]:
     qs, ks, vs = _query_blocks(q, k.shape[2], block), _key_blocks(k, block), _key_blocks(v, block)
     lowers, first = _block_bounds(lower, block)
+    untils = None if until is None else _blocks_of(until, block, 0)
 
     def of_queries(i: Array) -> tuple[Array, Array]:
         def add_keys(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             out, total = carry
-            p = _exp_scores(qs[i], ks[j], lowers[i], i, j)
+            p = _exp_scores(qs[i], ks[j], lowers[i], None if untils is None else untils[j], i, j)
             out = out + jnp.einsum("bmgqk,bmkh->bmgqh", p.astype(v.dtype), vs[j], preferred_element_type=jnp.float32)
             return out, total + jnp.sum(p, axis=-1)
 
+        def add_seen_keys(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            if untils is None:
+                return add_keys(j, carry)
+            return jax.lax.cond(jnp.max(untils[j]) > i * block, add_keys, lambda j, carry: carry, j, carry)
+
         start = jnp.zeros(qs.shape[1:], jnp.float32), jnp.zeros(qs.shape[1:-1], jnp.float32)
-        out, total = jax.lax.fori_loop(first[i], i + 1, add_keys, start)
+        out, total = jax.lax.fori_loop(first[i], i + 1, add_seen_keys, start)
         inverse = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1.0), 0.0)
         return (out * inverse[..., None]).astype(q.dtype), inverse
 
     outs, inverses = jax.lax.map(of_queries, jnp.arange(qs.shape[0], dtype=jnp.int32))
     outs, inverses = layers.keep(outs), layers.keep(inverses)
-    return _from_query_blocks(outs, q.shape), (q, k, v, lower, outs, inverses)
+    return _from_query_blocks(outs, q.shape), (q, k, v, lower, until, outs, inverses)
 
 
-def _blocks_backward(block: int, saved: tuple[Array, ...], d_out: Array) -> tuple[Array, Array, Array, None]:
-    q, k, v, lower, outs, inverses = saved
+def _blocks_backward(block: int, saved: tuple[Array, ...], d_out: Array) -> tuple[Array, Array, Array, None, None]:
+    q, k, v, lower, until, outs, inverses = saved
     qs, ks, vs = _query_blocks(q, k.shape[2], block), _key_blocks(k, block), _key_blocks(v, block)
     lowers, first = _block_bounds(lower, block)
+    untils = None if until is None else _blocks_of(until, block, 0)
     d_outs = _query_blocks(d_out, k.shape[2], block)
     # Rows divided by their sums once, instead of every tile of exponentials.
     d_rows = d_outs.astype(jnp.float32) * inverses[..., None]  # [n, B, M, G, b, H]
@@ -210,7 +223,7 @@ def _blocks_backward(block: int, saved: tuple[Array, ...], d_out: Array) -> tupl
     def of_queries(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
         def add_keys(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             d_q, d_ks, d_vs = carry
-            p = _exp_scores(qs[i], ks[j], lowers[i], i, j)
+            p = _exp_scores(qs[i], ks[j], lowers[i], None if untils is None else untils[j], i, j)
             d_scores = p * (tile("bmgqh,bmkh->bmgqk", d_rows[i], vs[j]) - shift[i][..., None])
             d_scores = d_scores.astype(q.dtype)
             d_q = d_q + tile("bmgqk,bmkh->bmgqh", d_scores, ks[j])
@@ -229,18 +242,22 @@ def _blocks_backward(block: int, saved: tuple[Array, ...], d_out: Array) -> tupl
         _from_key_blocks((d_ks * scale).astype(k.dtype), k.shape),
         _from_key_blocks(d_vs.astype(v.dtype), v.shape),
         None,
+        None,
     )
 
 
 _attend_blocks.defvjp(_blocks_forward, _blocks_backward)
 
 
-def _exp_scores(q: Array, k: Array, lower: Array, i: Array, j: Array) -> Float[Array, "B M G b b"]:
+def _exp_scores(q: Array, k: Array, lower: Array, until: Array | None, i: Array, j: Array) -> Float[Array, "B M G b b"]:
     """Exponentials of the scores of query block i with key block j, zero where a query does not see a key."""
     block = lower.shape[1]
     scores = jnp.einsum("bmgqh,bmkh->bmgqk", q, k, preferred_element_type=jnp.float32) / sqrt(q.shape[-1])
     within = jnp.arange(block, dtype=jnp.int32)
-    seen = _visible(lower, i * block + within, j * block + within)
+    query = i * block + within
+    seen = _visible(lower, query, j * block + within)
+    if until is not None:
+        seen &= query[None, :, None] < until[:, None]
     return jnp.where(seen[:, None, None], jnp.exp(scores), 0.0)
 
 
@@ -250,10 +267,13 @@ def _visible(lower: Int[Array, "B q"], query: Int[Array, " q"], key: Int[Array, 
 
 def _block_bounds(lower: Int[Array, "B S"], block: int) -> tuple[Int[Array, "n B b"], Int[Array, " n"]]:
     """Bounds by block, and the first block of keys that any query of a block sees; queries of the filling see none."""
-    filling = -lower.shape[1] % block
-    padded = jnp.pad(lower, ((0, 0), (0, filling)), constant_values=lower.shape[1] + filling)
-    lowers = jnp.moveaxis(padded.reshape(lower.shape[0], -1, block), 1, 0)
+    lowers = _blocks_of(lower, block, lower.shape[1] + -lower.shape[1] % block)
     return lowers, jnp.min(lowers, axis=(1, 2)) // block
+
+
+def _blocks_of(bounds: Int[Array, "B S"], block: int, filling: int) -> Int[Array, "n B b"]:
+    padded = jnp.pad(bounds, ((0, 0), (0, -bounds.shape[1] % block)), constant_values=filling)
+    return jnp.moveaxis(padded.reshape(bounds.shape[0], -1, block), 1, 0)
 
 
 def _query_blocks(x: Float[Array, "B S N H"], kv_heads: int, block: int) -> Float[Array, "n B M G b H"]:

@@ -1,4 +1,4 @@
-"""A pass in pieces computes what a pass over the whole row computes, whatever the pieces and the branches."""
+"""A pass in two parts computes what a pass over the whole row computes."""
 
 from __future__ import annotations
 
@@ -33,22 +33,6 @@ def test_padding_does_not_change_a_row(whole: tuple[np.ndarray, np.ndarray]) -> 
     np.testing.assert_allclose(hidden[0], expected[0], atol=ATOL)
     np.testing.assert_allclose(hidden[1, :31], expected[1, :31], atol=ATOL)
     assert not np.any(hidden[1, 31:])
-
-
-@pytest.mark.parametrize("first", [(1, 2), (3, 20), (30, 40)])
-def test_branches_go_on_where_their_rows_end(whole: tuple[np.ndarray, np.ndarray], first: tuple[int, int]) -> None:
-    tokens, expected = whole
-    branches, counts = np.zeros((2, 3, 47), np.int32), np.zeros((2, 3), np.int32)
-    for row, length in enumerate(first):
-        counts[row] = (48 - length, 0, 5)  # a branch to the end, none, and one that stops early
-        for branch in (0, 2):
-            count = counts[row, branch]
-            branches[row, branch, :count] = tokens[row, length : length + count]
-    _, kept = begun(tokens, first)
-    hidden = cached.go_on(params(), kept, jnp.asarray(branches), jnp.asarray(counts), config=CONFIG, mesh=None)
-    for row, length in enumerate(first):
-        np.testing.assert_allclose(hidden[row, 0, : 48 - length], expected[row, length:], atol=ATOL)
-        np.testing.assert_allclose(hidden[row, 2, :5], expected[row, length : length + 5], atol=ATOL)
 
 
 def test_one_token_at_a_time_is_the_whole_row(whole: tuple[np.ndarray, np.ndarray]) -> None:

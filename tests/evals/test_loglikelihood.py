@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from evals.batching import Placed, bucket, fewer_shapes, parse_mesh, place
-from evals.loglikelihood import Answer, Branching, Request, log_likelihoods, share_beginnings
+from evals.loglikelihood import Answer, Request, log_likelihoods
 from repro.errors import UsageError
 from tests.evals.small_model import CONFIG, log_probabilities, params, random_tokens
 
 ATOL = 1e-5  # the issue's: a request's log-likelihood in nats
-APART = 50  # tokens that a shape must save, so that few requests have rows with branches and rows without
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +60,15 @@ def assert_close(answers: list[Answer], expected: list[Answer]) -> None:
 
 def test_answers_are_those_of_a_direct_computation(placed: Placed) -> None:
     requests = mixed()
-    answers = log_likelihoods(placed, requests, compiling=APART)
+    answers = log_likelihoods(placed, requests)
     assert_close(answers, directly(requests))
-    assert_close(log_likelihoods(placed, requests), answers)  # each alone, since compiling is dearer
 
 
 def test_answers_do_not_depend_on_order_rows_or_sharing(placed: Placed) -> None:
     requests = mixed()
-    answers = log_likelihoods(placed, requests, compiling=APART)
+    answers = log_likelihoods(placed, requests)
     shuffled = np.random.default_rng(0).permutation(len(requests))
-    again = log_likelihoods(placed, [requests[index] for index in shuffled], compiling=APART)
+    again = log_likelihoods(placed, [requests[index] for index in shuffled])
     assert_close(again, [answers[index] for index in shuffled])
     by_one = replace(placed, rows=1)
     assert_close([log_likelihoods(by_one, [requests[index]])[0] for index in (0, 12)], [answers[0], answers[12]])
@@ -96,28 +94,6 @@ def test_the_likeliest_continuation_is_greedy(placed: Placed) -> None:
 def test_nothing_to_score_is_certain(placed: Placed) -> None:
     assert log_likelihoods(placed, [Request((1, 2), ())]) == [Answer(0.0, True)]
     assert log_likelihoods(placed, []) == []
-
-
-def test_beginnings_are_shared_where_that_saves_tokens() -> None:
-    question = tuple(range(40))
-    answers = [Request((*question, 100 + i), (100 + i, 7)) for i in range(4)]
-    apart = [Request((200 + i, *question), (1,)) for i in range(2)]
-    groups = share_beginnings([*answers, *apart], 64)
-    assert groups == [Branching(39, (0, 1, 2, 3)), Branching(0, (4,)), Branching(0, (5,))]
-
-
-def test_a_target_is_never_in_what_is_shared() -> None:
-    ids = tuple(range(40))
-    requests = [Request(ids, ids[:20]), Request(ids, (1,)), Request((*ids, 3), (1,))]
-    for group in share_beginnings(requests, 64):
-        for index in group.members:
-            assert group.shared <= len(requests[index].inputs) - len(requests[index].targets)
-
-
-def test_more_answers_than_branches_are_shared_in_parts() -> None:
-    question = tuple(range(40))
-    requests = [Request((*question, 100 + i), (1,)) for i in range(40)]
-    assert [len(group.members) for group in share_beginnings(requests, 64)] == [16, 16, 8]
 
 
 def test_buckets_grow_by_a_half_and_a_third_up_to_the_context() -> None:

@@ -123,6 +123,38 @@ def test_no_array_of_sequence_squared_exists(window: int) -> None:
     assert step(attention.attend_blocks) < 2 * seq * seq <= step(attention.attend_dense)
 
 
+@pytest.mark.parametrize("window", [16, 200])
+def test_keys_of_ended_branches_are_not_seen(window: int) -> None:
+    """Each row: a trunk of 20 places, then branches of 50 to 52 that see the trunk and themselves."""
+    seq, trunk = 170, 20
+    q, k, v, d_out = inputs(seq)
+    until = np.full((2, seq), seq, np.int32)
+    for row, length in ((0, 50), (1, 52)):
+        place = np.arange(trunk, seq)
+        until[row, trunk:] = np.minimum(trunk + ((place - trunk) // length + 1) * length, seq)
+    lower = attention.lowest_keys(layers.documents(None, (2, seq)), window)
+
+    def by_blocks(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return attention.attend_blocks(q, k, v, lower, min(window, 32), jnp.asarray(until))
+
+    def by_hand(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        query, key = np.arange(seq)[:, None], np.arange(seq)
+        seen = (key >= np.asarray(lower)[..., None]) & (key <= query) & (query < until[:, None])
+        assert not seen[0, trunk + 50, trunk + 49]
+        assert not seen.all(axis=0)[np.tril_indices(seq)].all()
+        k, v = (jnp.repeat(x, HEADS // KV_HEADS, axis=2) for x in (k, v))
+        scores = jnp.einsum("bqnh,bknh->bnqk", q, k) / np.sqrt(q.shape[-1])
+        return jnp.einsum("bnqk,bknh->bqnh", jax.nn.softmax(jnp.where(seen[:, None], scores, -jnp.inf)), v)
+
+    for found, expected in zip(pulled(by_blocks, q, k, v, d_out), pulled(by_hand, q, k, v, d_out), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+
+
+def pulled(attend: Any, q: jax.Array, k: jax.Array, v: jax.Array, d_out: jax.Array) -> Any:
+    out, pull = jax.vjp(jax.jit(attend), q, k, v)
+    return out, *pull(d_out)
+
+
 def test_a_window_counts_the_query_itself() -> None:
     lower = attention.lowest_keys(layers.documents(None, (1, 6)), 3)
     np.testing.assert_array_equal(lower[0], [0, 0, 0, 1, 2, 3])
