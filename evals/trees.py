@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +32,14 @@ from marin_model.config import ModelConfig
 
 
 class Trees(NamedTuple):
-    """Rows of trees, all arrays [R, L] int32. At padding `until` is 0 and `lowest` L."""
+    """Rows of trees, all arrays [R, L] int32, NumPy's or on devices. At padding `until` is 0 and `lowest` L."""
 
-    tokens: Int[Array, "R L"]
-    position: Int[Array, "R L"]  # in the sequence
-    parent: Int[Array, "R L"]  # place of the token before; -1 at a root
-    lowest: Int[Array, "R L"]  # root of the token's tree
-    lowest_near: Int[Array, "R L"]  # the first place that it sees through the sliding window
-    until: Int[Array, "R L"]  # where its branch ends: the first place that does not see it
+    tokens: Int[Any, "R L"]
+    position: Int[Any, "R L"]  # in the sequence
+    parent: Int[Any, "R L"]  # place of the token before; -1 at a root
+    lowest: Int[Any, "R L"]  # root of the token's tree
+    lowest_near: Int[Any, "R L"]  # the first place that it sees through the sliding window
+    until: Int[Any, "R L"]  # where its branch ends: the first place that does not see it
 
 
 class Packed(NamedTuple):
@@ -49,7 +49,7 @@ class Packed(NamedTuple):
     places: dict[int, npt.NDArray[np.int32]]
 
 
-def pack(sequences: Sequence[Sequence[int]], last: Sequence[int], *, length: int, window: int) -> list[Packed]:
+def pack(sequences: Sequence[tuple[int, ...]], last: Sequence[int], *, length: int, window: int) -> list[Packed]:
     """Rows of `length` places for all sequences; of each, the places of its last so many tokens.
 
     A sequence lies in one row, so none may be longer than one. One that no longer fits begins the next row, with all of
@@ -57,7 +57,7 @@ def pack(sequences: Sequence[Sequence[int]], last: Sequence[int], *, length: int
     """
     packed: list[Packed] = []
     row = _Row(length, window)
-    for index in sorted(range(len(sequences)), key=sequences.__getitem__):
+    for index in sorted(range(len(sequences)), key=lambda index: sequences[index]):
         if not row.add(index, sequences[index], last[index]):
             packed.append(row.packed())
             row = _Row(length, window)

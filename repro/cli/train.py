@@ -28,9 +28,7 @@ def train(
     rung: Annotated[
         str, typer.Argument(metavar="RUNG", help="d768, d1024, d1536, d2048 or d6144 (the hero).", show_default=False)
     ],
-    scale: Annotated[
-        str, typer.Option(help="full, mini (about an hour), smoke (minutes), or a TOML file.")
-    ] = "full",
+    scale: Annotated[str, typer.Option(help="full, mini (about an hour), smoke (minutes), or a TOML file.")] = "full",
     data: Annotated[
         str,
         typer.Option(

@@ -147,7 +147,7 @@ def test_keys_of_ended_branches_are_not_seen(window: int) -> None:
         return jnp.einsum("bnqk,bknh->bqnh", jax.nn.softmax(jnp.where(seen[:, None], scores, -jnp.inf)), v)
 
     for found, expected in zip(pulled(by_blocks, q, k, v, d_out), pulled(by_hand, q, k, v, d_out), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)
 
 
 def pulled(attend: Any, q: jax.Array, k: jax.Array, v: jax.Array, d_out: jax.Array) -> Any:
