@@ -96,26 +96,22 @@ def bucket(length: int, most: int, smallest: int = SHORTEST, step: int = 2) -> i
 
 
 def fewer_shapes(
-    shapes: Sequence[S], cost: Callable[[S], int], join: Callable[[S, S], S | None], compiling: int = COMPILING
+    shapes: Sequence[S], cost: Callable[[S], int], join: Callable[[S, S], S], compiling: int = COMPILING
 ) -> list[S]:
     """Each shape, or a larger one that it shares with others where the tokens more are fewer than compiling is worth.
 
-    `cost` is the tokens of a row of a shape; `join` the least shape that holds both, None where there is none.
+    `cost` is the tokens of a row of a shape; `join` the least shape that holds both.
     """
     counts = Counter(shapes)
     into = {shape: shape for shape in counts}
 
     def saved(one: S, other: S) -> int:
-        both = join(one, other)
-        if both is None:
-            return 0
-        more = cost(both)
+        more = cost(join(one, other))
         return compiling - counts[one] * (more - cost(one)) - counts[other] * (more - cost(other))
 
     gains = {pair: saved(*pair) for pair in combinations(counts, 2)}
     while gains and gains[pair := max(gains, key=gains.__getitem__)] > 0:
         both = join(*pair)
-        assert both is not None
         count = sum(counts.pop(one) for one in pair)  # before: `both` may be one of the pair
         counts[both] += count
         into |= {shape: both for shape, now in into.items() if now in pair}

@@ -46,8 +46,9 @@ def test_hidden_states_are_those_of_each_sequence_alone(length: int) -> None:
 
 
 def test_a_window_reaches_back_along_the_branch() -> None:
-    """Sequences longer than the window of 16, whose branches come long after the trunk they see."""
-    (packed,) = trees.pack(branching(), [1] * 13, length=400, window=4)
+    """Sequences longer than the window, whose branches come long after the trunk they see."""
+    sequences = branching()
+    (packed,) = trees.pack(sequences, [1] * len(sequences), length=400, window=4)
     row = packed.row
     for place in range(400):
         past = [place]
