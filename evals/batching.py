@@ -11,18 +11,18 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax.sharding import Mesh, NamedSharding
 
 from marin_model import model, sharding
 from marin_model.config import ModelConfig
 from repro.errors import UsageError
-from repro.ladder import meshes
+from repro.ladder.meshes import parse_mesh
+from repro.ladder.world import ALONE, World, world_of
 
 TOKENS = 8192  # of a batch where its rows are not given; more rows were no faster on a CPU (benchmarks/eval.py)
 SHORTEST = 16  # smallest bucket of a row
@@ -37,19 +37,9 @@ class Placed:
 
     params: Mapping[str, jax.Array]
     config: ModelConfig
-    mesh: Mesh | None = None
+    world: World = ALONE
     rows: int | None = None
     most_rows: int | None = None
-
-    def put(self, array: npt.NDArray[Any]) -> jax.Array:
-        """An array whose first axis is the rows of a batch, on the devices."""
-        if self.mesh is None:
-            return jnp.asarray(array)
-        return jax.device_put(array, NamedSharding(self.mesh, sharding.TOKENS))
-
-    def devices(self) -> int:
-        """Among how many a batch is dealt."""
-        return 1 if self.mesh is None else sharding.axis_size(self.mesh, sharding.AXES)
 
 
 def place(
@@ -57,27 +47,29 @@ def place(
     config: ModelConfig,
     *,
     dtype: str = "float32",
-    mesh: Mesh | None = None,
+    world: World = ALONE,
     rows: int | None = None,
     most_rows: int | None = None,
 ) -> Placed:
     """Cast a model's arrays and lay them on the mesh. ValueError where an array cannot be cut as the mesh asks."""
     made = model.cast(params, jnp.dtype(dtype))
-    if mesh is not None:
-        made = jax.device_put(made, sharding.parameter_shardings(config, mesh))
-    return Placed(params=made, config=config, mesh=mesh, rows=rows, most_rows=most_rows)
+    if world.mesh is not None:
+        made = jax.device_put(made, sharding.parameter_shardings(config, world.mesh))
+    return Placed(params=made, config=config, world=world, rows=rows, most_rows=most_rows)
 
 
-def parse_mesh(text: str | None) -> Mesh | None:
-    """The mesh RxE or RxDxE of replicas, data and expert devices. None: all accelerators as replicas, or a CPU alone.
+def parse_world(text: str | None) -> World:
+    """The world of a mesh RxE or RxDxE of replicas, data and expert devices. None: all accelerators as replicas, or a
+    CPU alone.
 
-    Raises UsageError where it is no mesh, or larger than what is there.
+    Raises UsageError where it is no mesh, larger than what is there, or leaves out some of several processes.
     """
     if text is None:
         count = len(jax.devices())
-        return None if jax.default_backend() == "cpu" or count == 1 else sharding.make_mesh(replica=count)
+        alone = jax.default_backend() == "cpu" or count == 1
+        return world_of(None if alone else sharding.make_mesh(replica=count))
     try:
-        return sharding.make_mesh(**meshes.parse_mesh(text))
+        return world_of(sharding.make_mesh(**parse_mesh(text)))
     except ValueError as error:
         raise UsageError(f"--mesh {text}: {error}") from error
 
@@ -148,4 +140,4 @@ def rows_of_batch(placed: Placed, tokens_of_row: int, items: int) -> int:
         wanted = min(max(1, TOKENS // tokens_of_row), placed.most_rows or items)
         wanted = 1 << (wanted.bit_length() - 1)
     wanted = min(wanted, 1 << (items - 1).bit_length())  # what there is, rounded up
-    return ceil(wanted / placed.devices()) * placed.devices()
+    return ceil(wanted / placed.world.devices) * placed.world.devices

@@ -81,15 +81,14 @@ def _write(
     seed[: len(prompts)] = [prompt.seed for prompt in prompts.values()]
 
     tokens = filled(list(unique), rows, length)
-    start = [placed.put(array) for array in (tokens, counts, row_of)]
-    how = [placed.put(array) for array in (temperature, seed)]
-    static = {"config": placed.config, "mesh": placed.mesh}
+    start, how = placed.world.spread(((tokens, counts, row_of), (temperature, seed)))
+    static = {"config": placed.config, "mesh": placed.world.mesh}
     logits, kept = _read(placed.params, *start, room=room, **static)
     open_texts = dict(enumerate(prompts))  # row -> index
     written = 0
     while open_texts:
         tokens, logits, kept = _next_tokens(placed.params, logits, kept, *how, jnp.int32(written), **static)
-        block = np.asarray(tokens)
+        block = placed.world.fetch(tokens)
         written += STEPS
         for row, index in list(open_texts.items()):
             new = block[row, : prompts[index].new_tokens - len(texts[index])].tolist()

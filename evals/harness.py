@@ -32,7 +32,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import maybe_truncate, normalize_gen_kwargs, postprocess_generated_text
 from tqdm import tqdm
 
-from evals.batching import parse_mesh, place
+from evals.batching import parse_world, place
 from evals.generation import Prompt, generate
 from evals.loading import LoadedRun, RouterBias, load_run, weights
 from evals.loglikelihood import Answer, Request, log_likelihoods
@@ -63,7 +63,8 @@ class MarinJax(TemplateLM):
     dtype          of the computation: float32, or bfloat16 as the run's own evaluations
     max_length     tokens of context, at most the model's
     batch_size     rows of a batch; auto: as many as hold 8,192 tokens
-    mesh           replicas x data x expert, such as 8x1x1; None: all accelerators as replicas, or a CPU alone
+    mesh           replicas x data x expert, such as 8x1x1, for a run that is yet to be loaded; None: all accelerators
+                   as replicas, or a CPU alone
     seed           of sampling; texts drawn of equal prompts differ, and do not depend on what else is asked
     """
 
@@ -85,7 +86,7 @@ class MarinJax(TemplateLM):
         run = (
             pretrained
             if isinstance(pretrained, LoadedRun)
-            else load_run(Path(pretrained), step=step, tokenizer=tokenizer, mesh=parse_mesh(mesh))
+            else load_run(Path(pretrained), step=step, tokenizer=tokenizer, world=parse_world(mesh))
         )
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r}: must be {' or '.join(DTYPES)}.")
@@ -100,7 +101,7 @@ class MarinJax(TemplateLM):
             weights(run, router_bias),
             run.config,
             dtype=dtype,
-            mesh=parse_mesh(mesh),
+            world=run.world,
             rows=_rows(batch_size),
             most_rows=max_batch_size,
         )
@@ -162,7 +163,8 @@ class MarinJax(TemplateLM):
             text = self.text.decode(written)
             return any(stop in text for stop in settings[index]["until"] if stop)
 
-        bar = tqdm(total=len(prompts), desc="Running generate_until requests", disable=disable_tqdm)
+        self.run.world.check_alike("lm-eval's requests", repr(prompts))
+        bar = tqdm(total=len(prompts), desc="Running generate_until requests", disable=self._is_mute(disable_tqdm))
         with bar, self._precision():
             written = generate(self.placed, prompts, self.text.eos, has_ended, bar.update)
         texts = []
@@ -184,7 +186,8 @@ class MarinJax(TemplateLM):
         return [(log_likelihood, is_greedy) for log_likelihood, is_greedy in answers]
 
     def _answers(self, requests: Sequence[Request], disable_tqdm: bool) -> list[Answer]:
-        bar = tqdm(total=len(requests), desc="Running loglikelihood requests", disable=disable_tqdm)
+        self.run.world.check_alike("lm-eval's requests", repr(requests))
+        bar = tqdm(total=len(requests), desc="Running loglikelihood requests", disable=self._is_mute(disable_tqdm))
         with bar, self._precision():
             return log_likelihoods(self.placed, requests, bar.update)
 
@@ -217,6 +220,9 @@ class MarinJax(TemplateLM):
             )
         ids, _ = maybe_truncate(self.tok_encode(context), new, self.max_length, verbose=False)
         return Prompt(tuple(ids), new, how["temperature"], seed)
+
+    def _is_mute(self, disable_tqdm: bool) -> bool:
+        return disable_tqdm or not self.run.world.is_first
 
     def _precision(self) -> Any:
         """Whole float32 products, also where a GPU would round their inputs to TF32."""

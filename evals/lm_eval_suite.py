@@ -30,10 +30,10 @@ import yaml
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, hash_string, sanitize_list, sanitize_model_name
 
-from evals.batching import parse_mesh
+from evals.batching import parse_world
 from evals.harness import NAME, TASKS, MarinJax
 from evals.loading import LoadedRun, RouterBias, load_run
-from evals.paloma import Evaluation
+from evals.results import Evaluation, find_or_make
 from repro import runs
 from repro.errors import NoAnswerError, UsageError
 from repro.files import canonical_json, write_atomically
@@ -65,19 +65,21 @@ def evaluate_run(
     task that is not known, NoAnswerError where its data cannot be had, and what `load_run` raises.
     """
     names = list(dict.fromkeys(tasks)) or packaged_tasks()
-    run = load_run(folder, step=step, tokenizer=tokenizer, mesh=parse_mesh(mesh))
+    run = load_run(folder, step=step, tokenizer=tokenizer, world=parse_world(mesh))
     inputs = _inputs(run, names, router_bias, limit, num_fewshot)
     label = _label(names, inputs)
     path = runs.evaluation_path(folder, label, run.steps_completed)
-    for there in runs.read_evaluations(folder, label) if not force else ():
-        if there.get("inputs") == inputs and not (log_samples and _missing(path, there["results"])):
-            return Evaluation(path, there, True)
-    result, samples = evaluate(run, names, router_bias=router_bias, limit=limit, num_fewshot=num_fewshot, mesh=mesh)
-    if log_samples:
-        for task, documents in samples.items():
-            write_atomically(_samples_path(path, task), "".join(map(_sample_line, documents)))
-    result = {**_of_run(run), "inputs": inputs, **result}
-    return Evaluation(runs.write_evaluation(folder, label, run.steps_completed, result), result, False)
+
+    def make() -> Json:
+        result, samples = evaluate(run, names, router_bias=router_bias, limit=limit, num_fewshot=num_fewshot)
+        if log_samples:
+            run.world.first_does(lambda: _write_samples(path, samples))
+        return {**_of_run(run), **result}
+
+    def is_whole(result: Mapping[str, Any]) -> bool:
+        return not log_samples or all(_samples_path(path, task).is_file() for task in result["results"])
+
+    return find_or_make(run, label, inputs, make, force=force, is_whole=is_whole)
 
 
 def evaluate(
@@ -87,13 +89,12 @@ def evaluate(
     router_bias: RouterBias = "saved",
     limit: int | None = None,
     num_fewshot: int | None = None,
-    mesh: str | None = None,
     manager: TaskManager | None = None,
 ) -> tuple[Json, dict[str, list[Json]]]:
     """lm-eval's result as JSON values, and the documents of each task. Raises as `evaluate_run`."""
     manager = manager or task_manager(tasks)
     check_tasks(tasks, manager)
-    model = MarinJax(run, router_bias=router_bias, mesh=mesh)
+    model = MarinJax(run, router_bias=router_bias)
     started = time.perf_counter()
     try:
         with redirect_stdout(sys.stderr), _one_process():  # it prints what it does
@@ -209,12 +210,13 @@ def _label(tasks: Sequence[str], inputs: Mapping[str, Any]) -> str:
     return f"{SUITE}-{names}{bias}{limited}{shots}"
 
 
+def _write_samples(path: Path, samples: Mapping[str, Sequence[Json]]) -> None:
+    for task, documents in samples.items():
+        write_atomically(_samples_path(path, task), "".join(map(_sample_line, documents)))
+
+
 def _samples_path(path: Path, task: str) -> Path:
     return path.with_name(f"{path.stem}-{task}.jsonl")
-
-
-def _missing(path: Path, results: Mapping[str, Any]) -> bool:
-    return not all(_samples_path(path, task).is_file() for task in results)
 
 
 def _task_hash(documents: Sequence[Mapping[str, Any]]) -> str:

@@ -33,6 +33,7 @@ from repro.files import canonical_json
 from repro.ladder.checkpoint import FOLDER
 from repro.ladder.recipe import Recipe
 from repro.ladder.tokenizing import BOS_TOKEN, BYTES, EOS_TOKEN, Tokenizer, TokenizerIdentity, load_tokenizer
+from repro.ladder.world import ALONE, World
 from repro.record.entries import read_entry
 
 ITEM = "default"  # Orbax's name for what a checkpoint holds where it is one thing
@@ -47,6 +48,7 @@ class LoadedRun:
     folder: Path
     recipe: Recipe
     config: ModelConfig
+    world: World  # over which its arrays lie
     params: dict[str, jax.Array]  # float32 masters by flat name, the router bias as saved
     pending_router_bias: jax.Array  # [layers, E] float32, of the next forward pass
     tokenizer: Tokenizer
@@ -62,9 +64,9 @@ def load_run(
     tokenizer: str | Path | None = None,
     bos: str = BOS_TOKEN,
     eos: str = EOS_TOKEN,
-    mesh: jax.sharding.Mesh | None = None,
+    world: World = ALONE,
 ) -> LoadedRun:
-    """The run's model after `step` completed updates, or at its newest checkpoint; on the mesh, if there is one.
+    """The run's model after `step` completed updates, or at its newest checkpoint, which process 0 names for all.
 
     `tokenizer` is "bytes" or a tokenizers file, as `load_tokenizer` takes it; a run in bytes needs none. Raises
     RecordError where the folder is no run, has no such checkpoint, or holds one that cannot be read; UsageError where
@@ -76,15 +78,16 @@ def load_run(
     steps = checkpoint_steps(folder)
     if not steps:
         raise RecordError(f"{folder} has no whole checkpoint in {FOLDER}/. Train it up to its first evaluation mark.")
-    chosen = steps[-1] if step is None else step
+    chosen = world.first_says(steps[-1] if step is None else step)
     if chosen not in steps:
         kept = ", ".join(f"{one:,}" for one in steps)
         raise RecordError(f"{folder} has no checkpoint after {chosen:,} updates; it keeps those after {kept}.")
-    params, betas = _restore(folder, recipe.model, chosen, _places(recipe.model, mesh))
+    params, betas = _restore(folder, recipe.model, chosen, _places(recipe.model, world.mesh))
     return LoadedRun(
         folder=folder,
         recipe=recipe,
         config=recipe.model,
+        world=world,
         params=params,
         pending_router_bias=bias_of(betas),
         tokenizer=found,

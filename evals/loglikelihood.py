@@ -50,7 +50,7 @@ def log_likelihoods(
         return [answers[request] for request in requests]
     inputs, last = [one.inputs for one in unique], [len(one.targets) for one in unique]
     longest, tokens = max(map(len, inputs)), sum(map(len, inputs))
-    wanted = min(ROW, tokens // placed.devices())
+    wanted = min(ROW, tokens // placed.world.devices)
     length = bucket(max(longest, wanted), max(ROW, placed.config.max_seq_len))
     packed = trees.pack(inputs, last, length=length, window=placed.config.sliding_window)
     count = rows_of_batch(placed, length, len(packed))
@@ -58,7 +58,7 @@ def log_likelihoods(
         batch = packed[start : start + count]
         rows = trees.stack([one.row for one in batch], count)
         hidden = trees.hidden_states(
-            placed.params, jax.tree.map(placed.put, rows), config=placed.config, mesh=placed.mesh
+            placed.params, placed.world.spread(rows), config=placed.config, mesh=placed.world.mesh
         )
         asked = [
             (row * length + places, unique[index])
@@ -81,7 +81,7 @@ def _answers(
     filling = -len(targets) % at_once
     chunks = np.pad(np.stack([places, targets]), ((0, 0), (0, filling))).reshape(2, -1, at_once)
     scored = [_score(hidden, placed.params["output_proj"], *chunk) for chunk in chunks.transpose(1, 0, 2)]
-    log_p, hit = (np.concatenate(parts)[: len(targets)] for parts in zip(*jax.device_get(scored), strict=True))
+    log_p, hit = (np.concatenate(parts)[: len(targets)] for parts in zip(*placed.world.fetch(scored), strict=True))
     first = np.cumsum([0, *(len(request.targets) for _, request in asked)])[:-1]
     totals, greedy = np.add.reduceat(log_p, first, dtype=np.float64), np.logical_and.reduceat(hit, first)
     return {

@@ -31,11 +31,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from evals.aggregate import Sums, values
-from evals.batching import parse_mesh
+from evals.batching import parse_world
 from evals.byte_counts import Gate, token_bytes
 from evals.identity import DENOMINATORS, DROPLESS, Metric, MetricIdentity, as_trained_dispatch
 from evals.loading import LoadedRun, RouterBias, load_run, weights
 from evals.miniature import write_miniature
+from evals.results import Evaluation, find_or_make
 from evals.sources import HUB, PUBLISHED_TEXTS, Survey, Texts, hub_texts, local_texts, survey
 from evals.windows import Window, windows
 from marin_model.config import ModelConfig
@@ -49,20 +50,12 @@ from repro.ladder.batches import segment_ids
 from repro.ladder.meshes import check_mesh
 from repro.ladder.recipe import Recipe
 from repro.ladder.step import pooled_wave
-from repro.ladder.world import ALONE, World
+from repro.ladder.world import world_of
 
 MINIATURE = "miniature"
 SEMANTICS = 1  # raised where the same inputs would give other values
 AS_TRAINED = "as_trained"
 PREFIXES = {AS_TRAINED: "eval", DROPLESS: "eval_dropless"}  # upstream's
-
-
-class Evaluation(NamedTuple):
-    """A result file, and whether it was there already, of the same inputs."""
-
-    path: Path
-    result: Mapping[str, Any]
-    unchanged: bool
 
 
 class _Rows(NamedTuple):
@@ -101,23 +94,19 @@ def evaluate_run(
     `report` is told the bytes of text done, and of all. Raises what `load_run`, `hub_texts` and `local_texts` raise,
     UsageError for a mesh that the recipe cannot be dealt to.
     """
-    devices = None if mesh is None else parse_mesh(mesh)
-    run = load_run(folder, step=step, tokenizer=tokenizer, mesh=devices)
-    if devices is not None:
-        check_mesh(run.recipe, devices.shape)
+    world = world_of(None) if mesh is None else parse_world(mesh)
+    run = load_run(folder, step=step, tokenizer=tokenizer, world=world)
+    if world.mesh is not None:
+        check_mesh(run.recipe, world.mesh.shape)
     with _texts(data, suites) as texts:
         surveys = [survey(one) for one in texts.sets]
         inputs = _inputs(run, texts, surveys, router_bias, limit)
-        label = _label(suites, texts, inputs)
-        for there in runs.read_evaluations(folder, label) if not force else ():
-            if there.get("inputs") == inputs:
-                return Evaluation(runs.evaluation_path(folder, label, run.steps_completed), there, True)
-        result = {**_of_run(run, suites), "inputs": inputs}
-        result |= evaluate(
-            run, texts, surveys, router_bias=router_bias, limit=limit, world=World(devices), report=report
-        )
-    path = runs.write_evaluation(folder, label, run.steps_completed, result)
-    return Evaluation(path, result, False)
+
+        def make() -> dict[str, Any]:
+            found = evaluate(run, texts, surveys, router_bias=router_bias, limit=limit, report=report)
+            return {**_of_run(run, suites), **found}
+
+        return find_or_make(run, _label(suites, texts, inputs), inputs, make, force=force)
 
 
 def evaluate(
@@ -127,12 +116,11 @@ def evaluate(
     *,
     router_bias: RouterBias = "saved",
     limit: int | None = None,
-    world: World = ALONE,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Losses of a model on texts, both ways, as a result file has them. RecordError where a loss is not finite.
 
-    The run's arrays must lie as `world` says.
+    Of several processes each reads all texts, and computes on the windows of its devices.
     """
     recipe, gate = run.recipe, Gate()
     table = token_bytes(run.tokenizer.identity, run.tokenizer_file)
@@ -145,7 +133,7 @@ def evaluate(
                 yield place, window
 
     done, batches = 0, []
-    for batch in _batches(run, stream(), weights(run, router_bias), world):
+    for batch in _batches(run, stream(), weights(run, router_bias)):
         batches.append(batch)
         done += int(batch.bytes[0].sum())
         report(done, total)
@@ -173,11 +161,9 @@ def evaluate(
 # Batches through the model
 
 
-def _batches(
-    run: LoadedRun, stream: Iterator[tuple[int, Window]], params: dict[str, jax.Array], world: World
-) -> Iterator[_Batch]:
+def _batches(run: LoadedRun, stream: Iterator[tuple[int, Window]], params: dict[str, jax.Array]) -> Iterator[_Batch]:
     """Each row of a mesh's devices has racks of its own; without one it is a rack after the other."""
-    recipe = run.recipe
+    recipe, world = run.recipe, run.world
     group = world.groups * recipe.gpus // recipe.racks
     ways = {AS_TRAINED: pooled_wave(recipe, groups=world.groups), DROPLESS: Transport.dropless()}
     compiled = {
@@ -188,9 +174,9 @@ def _batches(
         found: dict[str, list[_Rows]] = {way: [] for way in ways}
         for start in range(0, len(batch), group):
             tokens = np.stack([window.tokens for _, window in batch[start : start + group]])
-            inputs = [jax.device_put(x, world.on_tokens) for x in _padded(tokens, group, run.tokenizer.identity.eos)]
+            inputs = world.spread(_padded(tokens, group, run.tokenizer.identity.eos))
             for way, rows in compiled.items():
-                found[way].append(jax.device_get(rows(params, *inputs)))
+                found[way].append(world.fetch(rows(params, *inputs)))
         yield _Batch(
             places=np.array([place for place, _ in batch]),
             loss={way: np.concatenate([one.loss for one in done])[: len(batch)] for way, done in found.items()},

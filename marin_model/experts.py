@@ -40,7 +40,7 @@ def mixture(
     mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[Float[Array, "T D"], router.Routed, ExpertStats]:
     """Routed plus shared experts of one layer. `weights`: the layer's arrays by name, in the compute dtype."""
-    routed = router.route(u, weights["mlp.router"], weights["mlp.router_bias"], valid, config=config)
+    routed = router.route(u, weights["mlp.router"], weights["mlp.router_bias"], valid, config=config, mesh=mesh)
     z = layers.rms_norm(
         layers.dense(u, weights["mlp.w_latent_down"]), weights["mlp.latent_norm.weight"], epsilon=config.layer_norm_eps
     )

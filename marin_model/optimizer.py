@@ -13,14 +13,17 @@ the W&B configuration of hero-12d8b6f0-dee637.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from marin_model import sharding
 from marin_model.schedule import FINAL_RATIO, WARMUP_FRACTION, ScheduleFn, annealed_weight_decay, float32_learning_rate
 
 ADAM, ADAMH, MUONH = GROUPS = ("adam", "adamh", "muonh")
@@ -37,6 +40,7 @@ NEWTON_SCHULZ_EPSILON = 1e-8  # `muon_epsilon`
 NORM_FLOOR = 1e-10  # of the two divisions on the sphere
 
 Sphere = Literal["layer", "each expert"]
+AnyMesh = Mesh | AbstractMesh
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,7 @@ def parameter_groups(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, leaf: parameter_group(leaf_name(path), leaf.ndim), params)
 
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+def make_optimizer(config: OptimizerConfig, mesh: AnyMesh | None = None) -> optax.GradientTransformationExtraArgs:
     """The three optimizers over one tree, each leaf in the group that `parameter_group` names."""
 
     def decays(params: Any) -> Any:
@@ -106,7 +110,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtra
         decay = annealed_weight_decay(initial=config.gate_router_weight_decay, steps=config.steps)
         adam.append(optax.add_decayed_weights(decay, mask=decays))
     on_sphere = step_on_sphere(config.schedule(MUONH), sphere=config.sphere)
-    momentum = orthogonal_momentum(config.momentum, dtype=jnp.dtype(config.newton_schulz_dtype))
+    momentum = orthogonal_momentum(config.momentum, dtype=jnp.dtype(config.newton_schulz_dtype), mesh=mesh)
     return optax.partition(
         {
             ADAM: optax.chain(*adam, optax.scale_by_learning_rate(config.schedule(ADAM))),
@@ -123,7 +127,7 @@ class MomentumState(NamedTuple):
     momentum: Any
 
 
-def orthogonal_momentum(decay: float, *, dtype: jnp.dtype) -> optax.GradientTransformation:
+def orthogonal_momentum(decay: float, *, dtype: jnp.dtype, mesh: AnyMesh | None = None) -> optax.GradientTransformation:
     """Gradients -> orthogonalised Nesterov momentum, matrix by matrix over the last two axes.
 
     The buffer is B <- decay·B + g, without a (1 − decay), and the direction decay·B + g uses the new B. Muon's factor
@@ -137,36 +141,51 @@ def orthogonal_momentum(decay: float, *, dtype: jnp.dtype) -> optax.GradientTran
         del params
         momentum = jax.tree.map(lambda b, g: decay * b + g, state.momentum, grads)
         ahead = jax.tree.map(lambda b, g: decay * b + g, momentum, grads)
-        leaves, structure = jax.tree.flatten(ahead)
-        return jax.tree.unflatten(structure, orthogonalize(leaves, dtype=dtype)), MomentumState(momentum)
+        leaves, structure = jax.tree_util.tree_flatten_with_path(ahead)
+        where = [NamedSharding(mesh, sharding.leaf_spec(leaf_name(path))) for path, _ in leaves] if mesh else None
+        directions = orthogonalize([leaf for _, leaf in leaves], dtype=dtype, where=where)
+        return jax.tree.unflatten(structure, directions), MomentumState(momentum)
 
     return optax.GradientTransformation(init, update)
 
 
-def orthogonalize(leaves: Sequence[jax.Array], *, dtype: jnp.dtype) -> list[jax.Array]:
-    """Newton–Schulz of every matrix [..., in, out] in `leaves`, equal shapes in one batch; dtypes are kept.
+def orthogonalize(
+    leaves: Sequence[jax.Array], *, dtype: jnp.dtype, where: Sequence[NamedSharding] | None = None
+) -> list[jax.Array]:
+    """Newton–Schulz of every matrix [..., in, out] in `leaves`; dtypes are kept. `where`: how each lies on a mesh.
 
-    Tall matrices go in transposed, so gate, up and down projections of the experts share a batch. Leaves are joined
-    along their first axis only: the expert axis, which may lie over devices, stays where it is. Expert stacks are
-    walked one layer at a time, which bounds the temporaries to a layer's experts and keeps them in cache.
+    Tall matrices go in transposed. Expert stacks are walked one layer at a time, which bounds the temporaries to a
+    layer's experts and keeps them in cache; other stacks of equal shapes are solved in one batch. On a mesh a stack
+    whose matrices are cut is dealt out by whole ones first: of its parts every device would have to sum up each
+    product with all others. So upstream places them too.
     """
-    batches: dict[tuple[int, ...], list[int]] = {}
+    alike: dict[Any, list[int]] = {}
     wide = []
     for i, leaf in enumerate(leaves):
         x = leaf[None] if leaf.ndim == 2 else leaf
         wide.append(_transpose(x) if _is_tall(leaf) else x)
-        batches.setdefault(wide[i].shape[1:], []).append(i)
+        alike.setdefault(i if where or leaf.ndim == 4 else wide[i].shape[1:], []).append(i)
     out = list(leaves)
-    for shape, members in batches.items():
+    for members in alike.values():
+        solve = partial(newton_schulz, dtype=dtype)
+        if where and (spec := sharding.whole_matrices(where[members[0]].spec)):
+            solve = partial(_dealt, solve, NamedSharding(where[0].mesh, spec))
         joined = jnp.concatenate([wide[i] for i in members])
-        solve = lambda x: newton_schulz(x, dtype=dtype)  # noqa: E731
-        done = jax.lax.map(solve, joined) if len(shape) == 3 else solve(joined)
+        done = jax.lax.map(solve, joined) if joined.ndim == 4 else solve(joined)
         first = 0
         for i in members:
             y = done[first : first + wide[i].shape[0]]
             first += wide[i].shape[0]
-            out[i] = (_transpose(y) if _is_tall(leaves[i]) else y).reshape(leaves[i].shape)
+            y = (_transpose(y) if _is_tall(leaves[i]) else y).reshape(leaves[i].shape)
+            out[i] = jax.lax.with_sharding_constraint(y, where[i]) if where else y
     return out
+
+
+def _dealt(solve: Callable[[jax.Array], jax.Array], where: NamedSharding, matrices: jax.Array) -> jax.Array:
+    """What `solve` makes of matrices [n, r, c] once they lie so; zeros, which it must keep, fill n up."""
+    missing = -len(matrices) % sharding.axis_size(where.mesh, where.spec[0])
+    dealt = jax.lax.with_sharding_constraint(jnp.pad(matrices, ((0, missing), (0, 0), (0, 0))), where)
+    return jax.lax.with_sharding_constraint(solve(dealt), where)[: len(matrices)]
 
 
 def newton_schulz(x: jax.Array, *, dtype: jnp.dtype) -> jax.Array:

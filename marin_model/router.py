@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from marin_model import layers
+from marin_model import layers, sharding
 from marin_model.config import ModelConfig
 
 COMBINE_EPSILON = 1e-9  # in the sum that normalises the combine weights
@@ -43,6 +43,7 @@ def route(
     valid: Bool[Array, " T"],
     *,
     config: ModelConfig,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> Routed:
     """Choose experts by biased score, ties to the lower id, and weigh them by unbiased score.
 
@@ -51,7 +52,7 @@ def route(
     """
     scores = _as_rounded(layers.dense(u, router))
     biased = jax.lax.stop_gradient(scores + _as_rounded(bias)[None])
-    selected, threshold = _choose(biased, config.num_experts_per_token)
+    selected, threshold = _choose(biased, config.num_experts_per_token, mesh)
     chosen = jax.nn.sigmoid(jnp.take_along_axis(scores, selected, axis=1, mode="promise_in_bounds"))  # [T, K]
     weights = chosen * (config.routing_renorm_sum / (jnp.sum(chosen, axis=1, keepdims=True) + COMBINE_EPSILON))
     return Routed(
@@ -71,13 +72,24 @@ def _as_rounded(x: Array) -> Array:
     return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=digits.nexp, mantissa_bits=digits.nmant)
 
 
-def _choose(biased: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T K"], Float[Array, "T 1"]]:
+def _choose(
+    biased: Float[Array, "T E"], k: int, mesh: jax.sharding.Mesh | None
+) -> tuple[Int[Array, "T K"], Float[Array, "T 1"]]:
     """Ids of the k highest, and the value of the one that just missed.
 
+    On a mesh each device looks at its own tokens: XLA's partitioner would first gather the scores of all of them.
     The barrier keeps XLA's CPU backend on its top-k routine: slicing the result of `top_k` under jit turns it into a
     full sort (343 against 14.5 ms on [8192, 384]).
     """
-    values, ids = jax.lax.optimization_barrier(jax.lax.top_k(biased, k + 1))
+
+    def highest(biased: Array) -> tuple[Array, Array]:
+        return jax.lax.top_k(biased, k + 1)
+
+    if mesh is not None:
+        highest = jax.shard_map(
+            highest, mesh=mesh, in_specs=sharding.TOKENS, out_specs=sharding.TOKENS, check_vma=False
+        )
+    values, ids = jax.lax.optimization_barrier(highest(biased))
     return ids[:, :k].astype(jnp.int32), values[:, k:]
 
 

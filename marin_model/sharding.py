@@ -95,6 +95,16 @@ def leaf_spec(name: str) -> PartitionSpec:
     return PartitionSpec(None, *spec) if name.startswith("blocks.") else spec
 
 
+def whole_matrices(spec: PartitionSpec) -> PartitionSpec | None:
+    """How a stack of matrices [n, in, out] lies if it is cut into whole ones, given a stored leaf's spec.
+
+    Dense matrices of all layers go over a rack; the experts of a layer stay on their shards. None where every device
+    has all matrices as it is.
+    """
+    cut = [axes for axes in spec if axes is not None]
+    return PartitionSpec(cut[0]) if cut else None
+
+
 def parameter_shardings(config: ModelConfig, mesh: Mesh | AbstractMesh) -> dict[str, NamedSharding]:
     """Flat name -> sharding of every stored array. ValueError where an axis of the mesh does not divide an array."""
     shardings = {}

@@ -91,7 +91,7 @@ def make_train_step(
     Masters, optimizer state and update are float32 whatever `compute_dtype`; in bfloat16 the gradients are the
     bfloat16 copy's, cast up.
     """
-    updates_of = make_optimizer(optimizer).update
+    updates_of = make_optimizer(optimizer, mesh).update
     schedules = {group: optimizer.schedule(group) for group in GROUPS}
 
     def loss_of(params: dict[str, jax.Array], batch: Batch) -> tuple[jax.Array, Any]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from repro.cli.processes import Coordinator, Distributed, Mesh, Process, Processes, joined
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LM_EVAL = "lm-eval"
-TRAIN_PACKAGES = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}  # of the extra [train]
 
 
 def evaluate(
@@ -53,12 +54,11 @@ def evaluate(
     router_bias: Annotated[
         str, typer.Option(help="saved: of the last update, as published. pending: of the next forward pass.")
     ] = "saved",
-    mesh: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RxE", help="Devices as replicas x (data x) expert shards, as for train.", show_default=False
-        ),
-    ] = None,
+    mesh: Mesh = None,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    process: Process = None,
     log_samples: Annotated[bool, typer.Option("--log-samples", help="Keep each document's answer (lm-eval).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Evaluate again where the result is there.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
@@ -67,51 +67,37 @@ def evaluate(
     """Evaluate a run at a checkpoint; results go into RUN/evals.
 
     Every value carries its definition: which sets and texts, averaged how, with drops or without. Those of the built-in
-    miniature compare runs with one another, and with nothing published.
+    miniature compare runs with one another, and with nothing published. On several machines every process runs this
+    same command (docs/clusters.md).
 
     Example: marin-repro eval runs/d768-smoke --suite paloma
     """
     from repro.files import canonical_json
 
     texts, with_tasks = _suites(suite)
-    say = _silent if quiet else _to_stderr
     done: list[tuple[Path, Mapping[str, Any], bool]] = []
-    if texts:
-        paloma = _import("paloma")
-        say(f"{run}: {' and '.join(texts)} on {data}. Compiling: half a minute and more on a CPU.")
-        with _progress(shown=not quiet) as report:
-            done.append(
-                paloma.evaluate_run(
-                    run,
-                    texts,
-                    data=data,
-                    step=step,
-                    tokenizer=tokenizer,
-                    router_bias=router_bias,
-                    limit=limit,
-                    mesh=mesh,
-                    force=force,
-                    report=report,
-                )
-            )
-    if with_tasks:
-        lm_eval_suite = _import("lm_eval_suite")
-        names = [name.strip() for name in tasks.split(",") if name.strip()]
-        say(f"{run}: {', '.join(names) or 'the packaged tasks'} with lm-eval. Compiling: a minute and more on a CPU.")
-        done.append(
-            lm_eval_suite.evaluate_run(
-                run,
-                names,
-                step=step,
-                tokenizer=tokenizer,
-                router_bias=router_bias,
-                limit=limit,
-                num_fewshot=num_fewshot,
-                mesh=mesh,
-                log_samples=log_samples,
-                force=force,
-            )
-        )
+    with joined("eval", distributed=distributed, coordinator=coordinator, processes=processes, process=process):
+        import jax
+
+        is_first = jax.process_index() == 0
+        quiet = quiet or not is_first
+        say = _silent if quiet else _to_stderr
+        of_both = {"step": step, "tokenizer": tokenizer, "router_bias": router_bias, "limit": limit}
+        of_both |= {"mesh": mesh, "force": force}
+        if texts:
+            paloma = _import("paloma")
+            say(f"{run}: {' and '.join(texts)} on {data}. Compiling: half a minute and more on a CPU.")
+            with _progress(shown=not quiet) as report:
+                done.append(paloma.evaluate_run(run, texts, data=data, report=report, **of_both))
+        if with_tasks:
+            suite_of_tasks = _import("lm_eval_suite")
+            names = [name.strip() for name in tasks.split(",") if name.strip()]
+            shown = ", ".join(names) or "the packaged tasks"
+            say(f"{run}: {shown} with lm-eval. Compiling: a minute and more on a CPU.")
+            more = {"num_fewshot": num_fewshot, "log_samples": log_samples}
+            done.append(suite_of_tasks.evaluate_run(run, names, **more, **of_both))
+    if not is_first:
+        return
     if json_output:
         evaluations = [{"path": str(path), "unchanged": same, "result": result} for path, result, same in done]
         typer.echo(canonical_json({"run": str(run), "evaluations": evaluations}), nl=False)
@@ -138,17 +124,17 @@ def _import(module: str) -> Any:
     """A module of `evals`, with all that it needs. Raises MissingExtraError."""
     from importlib import import_module
 
+    from repro.cli.train import needs_training
     from repro.errors import MissingExtraError
 
     try:
-        return import_module(f"evals.{module}")
+        with needs_training("eval"):
+            return import_module(f"evals.{module}")
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in TRAIN_PACKAGES | {"lm_eval"}:
+        if (error.name or "").partition(".")[0] != "lm_eval":
             raise
-        extra = "train" if package in TRAIN_PACKAGES else "evals"
         raise MissingExtraError(
-            f"eval needs the package {error.name}, which is not installed. Run: pip install 'marin-repro[{extra}]'"
+            f"eval needs the package {error.name}, which is not installed. Run: pip install 'marin-repro[evals]'"
         ) from error
 
 

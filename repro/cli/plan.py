@@ -120,7 +120,7 @@ def _paper(recipe: Recipe, mesh: str, *, compiled: bool, quiet: bool) -> Paper:
     from dataclasses import replace
 
     from repro.cli.train import needs_training
-    from repro.ladder import compiled_memory
+    from repro.ladder import compiled_step
     from repro.ladder.meshes import check_mesh, parse_mesh
 
     with needs_training("plan --mesh"):
@@ -128,14 +128,14 @@ def _paper(recipe: Recipe, mesh: str, *, compiled: bool, quiet: bool) -> Paper:
         from repro.ladder.step import recomputes
     sizes, remat = parse_mesh(mesh), recomputes(recipe)
     check_mesh(recipe, sizes)
-    process = compiled_memory.start(recipe, sizes, remat=remat) if compiled else None
+    process = compiled_step.start(recipe, sizes, remat=remat) if compiled else None
     try:
         paper = put_on_paper(recipe, sizes, remat=remat)
         if process is None:
             return paper
         if not quiet:
             typer.echo("Compiling for CPU devices: about a minute for the hero. --no-compile leaves it out.", err=True)
-        return replace(paper, compiled=compiled_memory.finish(process))
+        return replace(paper, compiled=compiled_step.finish(process))
     finally:
         if process is not None and process.poll() is None:
             process.kill()

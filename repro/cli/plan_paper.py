@@ -54,7 +54,8 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
         (p.replace("_", " "), _gigabytes(memory[p]), _gigabytes(memory["per_host"][p])) for p in parts
     ]
     if paper.compiled:
-        rows += [(f"CPU compiler's estimate: {name}", _gigabytes(size), "") for name, size in paper.compiled.items()]
+        sizes = paper.compiled.memory.items()
+        rows += [(f"CPU compiler's estimate: {name}", _gigabytes(size), "") for name, size in sizes]
     print_table(
         f"Memory on {show_mesh(paper.mesh)} = {paper.devices:,} devices", ("GB", "a device", "a host of 4"), rows
     )
@@ -63,10 +64,17 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
         ("the same at full width", _gigabytes(sent["dispatch_combine_without_latent"])),
         ("weights gathered in a rack", _gigabytes(sent["weights"])),
         ("gradients summed in a rack", _gigabytes(sent["gradients"])),
+        ("matrices made whole for Newton-Schulz", _gigabytes(sent["optimizer"])),
         ("expert gradients between racks", _gigabytes(sent["expert_gradients"])),
         ("dense gradients between racks", _gigabytes(sent["gradients_between_racks"])),
     ]
     print_table("Bytes that leave a device in a step", ("what", "GB"), rows)
+    if paper.compiled:
+        print_table(
+            "The same as XLA partitions the step, collectives by kind",
+            ("what", "10⁹ elements"),
+            [(kind, _gigabytes(count)) for kind, count in paper.compiled.sent.items()],
+        )
     print_table(
         "FLOPs of a device in a step",
         ("what", "FLOPs"),
@@ -105,6 +113,7 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
 
 
 def _gigabytes(size: float) -> str:
+    """In 10⁹."""
     return f"{size / 1e9:,.2f}"
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from repro.cli.processes import Coordinator, Distributed, Mesh, Process, Processes, joined
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -43,22 +45,11 @@ def train(
     steps: Annotated[
         int | None, typer.Option(help="Stop when so many steps are done. Default: the whole run.", show_default=False)
     ] = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RxE",
-            help="Devices as replicas x (data x) expert shards. Default: one device.",
-            show_default=False,
-        ),
-    ] = None,
-    distributed: Annotated[
-        bool, typer.Option("--distributed", help="One process of many, as SLURM, Open MPI or Kubernetes says.")
-    ] = False,
-    coordinator: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Of process 0, where nothing says.", show_default=False)
-    ] = None,
-    processes: Annotated[int | None, typer.Option(help="In all; with --coordinator.", show_default=False)] = None,
-    process: Annotated[int | None, typer.Option(help="Which this is, from 0 on.", show_default=False)] = None,
+    mesh: Mesh = None,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    process: Process = None,
     remat: Annotated[
         bool | None,
         typer.Option(
@@ -94,10 +85,9 @@ def train(
     if sizes:
         check_mesh(recipe, sizes)
     out = out or RUNS / (f"{recipe.rung}-{Path(scale).stem}" + (f"-seed{seed}" if seed else ""))
-    with needs_training("train"):
-        from repro.ladder.world import connected, join_arguments, make_world
-    join = join_arguments(coordinator, processes, process)
-    with connected({} if distributed and join is None else join):
+    with joined("train", distributed=distributed, coordinator=coordinator, processes=processes, process=process):
+        from repro.ladder.world import make_world
+
         world = make_world(recipe, sizes)
         outcome = train_rung(
             recipe,

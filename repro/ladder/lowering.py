@@ -141,7 +141,7 @@ def _carried(jaxpr: Any, layers: int) -> int:
 def check_counts(recipe: Recipe, mesh: AbstractMesh | Mesh, counts: Counts, *, remat: bool) -> None:
     """Assert that the program multiplies and sends what the closed formulas say, to the last FLOP and byte."""
     devices = sharding.axis_size(mesh, sharding.AXES)
-    expected = {part: sum(flops.values()) for part, flops in closed_flops(recipe, devices, remat=remat).items()}
+    expected = {part: sum(flops.values()) for part, flops in closed_flops(recipe, mesh, remat=remat).items()}
     found = {part: getattr(counts, part) for part in expected}
     assert found == expected, f"{recipe.rung}: the lowered step multiplies {found}, the closed formulas say {expected}"
     sent = counts.collectives.get(("all_to_all", (sharding.EXPERT,)), 0)
@@ -149,7 +149,7 @@ def check_counts(recipe: Recipe, mesh: AbstractMesh | Mesh, counts: Counts, *, r
     assert sent == formula, f"{recipe.rung}: {sent} bytes go through all-to-alls, the closed formula says {formula}"
 
 
-def closed_flops(recipe: Recipe, devices: int, *, remat: bool) -> dict[str, dict[str, int]]:
+def closed_flops(recipe: Recipe, mesh: AbstractMesh | Mesh, *, remat: bool) -> dict[str, dict[str, int]]:
     """FLOPs of a step's matrix products by closed formulas, as `Counts` divides them, then by what they are for.
 
     A product costs one pass forward and two backward, and one more where the forward pass is made again.
@@ -160,7 +160,7 @@ def closed_flops(recipe: Recipe, devices: int, *, remat: bool) -> dict[str, dict
     matrices = {n: s for n, s in shapes.items() if not n.endswith((".weight", "router_bias")) and "expert_mlp" not in n}
     layers = sum(prod(s) for n, s in matrices.items() if n.startswith("blocks."))
     gates = sum(prod(s) for n, s in matrices.items() if not n.startswith("blocks.") and "gated_norm" in n)
-    held = recipe.gpus // devices  # shards of a device
+    held = recipe.gpus // sharding.axis_size(mesh, sharding.AXES)  # shards of a device
     assignments = tokens // recipe.gpus * model.num_experts_per_token  # of a shard
     local = model.num_experts // (recipe.gpus // recipe.racks)
     rows = capacity.receiver_capacity(assignments, local, model.num_expert_waves, model.capacity_factor)
@@ -175,7 +175,7 @@ def closed_flops(recipe: Recipe, devices: int, *, remat: bool) -> dict[str, dict
             "layers": passes * 2 * tokens * layers,
             "norm gates at both ends": 3 * 2 * tokens * gates,
             "LM head": 4 * 2 * tokens * model.hidden_dim * model.vocab_size,  # its tiles are made again
-            "Newton-Schulz": newton_schulz_flops(model),
+            "Newton-Schulz": newton_schulz_flops(model, mesh),
         },
         "shards": {"experts": passes * bank, "combine": (passes - 1) * combine},
         # Two products a tile forward, five backward.
@@ -183,14 +183,23 @@ def closed_flops(recipe: Recipe, devices: int, *, remat: bool) -> dict[str, dict
     }
 
 
-def newton_schulz_flops(model: ModelConfig) -> int:
+def newton_schulz_flops(model: ModelConfig, mesh: AbstractMesh | Mesh, *, of_device: bool = False) -> int:
     """Of one update of all MuonH matrices: each step three products, r x c by its transpose, r x r squared, r x r by
-    r x c."""
+    r x c.
+
+    Stacks are filled up with zeros, so that every device of a rack has as many whole matrices. `of_device`: only of
+    those of one device; what is not spread, each has all of.
+    """
     total = 0
     for name, shape in parameter_shapes(model).items():
-        if parameter_group(name, len(shape)) == MUONH:
-            r, c = sorted(shape[-2:])
-            total += prod(shape[:-2]) * len(NEWTON_SCHULZ_COEFFICIENTS) * (4 * r * r * c + 2 * r**3)
+        if parameter_group(name, len(shape)) != MUONH:
+            continue
+        spec = sharding.whole_matrices(sharding.leaf_spec(name))
+        ways = sharding.axis_size(mesh, spec[0]) if spec else 1
+        *layers, count, rows, columns = (1, *shape) if len(shape) == 2 else shape
+        matrices = prod(layers) * -(-count // ways) * (1 if of_device else ways)
+        r, c = sorted((rows, columns))
+        total += matrices * len(NEWTON_SCHULZ_COEFFICIENTS) * (4 * r * r * c + 2 * r**3)
     return total
 
 

@@ -1,8 +1,9 @@
 """A rung on paper: what its training step needs of memory, links and time on a mesh that nobody here has.
 
     memory          by shapes and shardings, exact; activations saved between the passes as the lowered program says
-    communication   dispatch and combine as the lowered program says; weights and dense gradients by closed formulas,
-                    since XLA inserts those collectives when it compiles
+    communication   dispatch and combine as the lowered program says; weights, dense gradients and the optimizer's
+                    by closed formulas, since XLA inserts those collectives when it compiles: what it inserts is shown
+                    beside them where the step is compiled (`partitioned`)
     time            a bound for each resource: products over peak, bytes over bandwidth. A step takes at least the
                     longest of them, and their sum where nothing overlaps
 
@@ -18,13 +19,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh
 
 from marin_model import sharding
 from marin_model.flops import parameter_shapes
+from marin_model.model import BLOCKS
+from marin_model.optimizer import MUONH, parameter_group
 from repro.errors import UsageError
+from repro.ladder.compiled_step import Compiled
 from repro.ladder.hardware import Device, mfu
-from repro.ladder.lowering import Lowered, attention_trips, closed_flops, lower_step, transport_bytes
+from repro.ladder.lowering import (
+    Lowered,
+    attention_trips,
+    closed_flops,
+    lower_step,
+    newton_schulz_flops,
+    transport_bytes,
+)
 from repro.ladder.meshes import check_mesh
 from repro.ladder.recipe import Recipe
 
@@ -54,14 +65,15 @@ class Communication:
     dispatch_combine: int  # all-to-all between the shards of a rack, both passes
     dispatch_combine_without_latent: int  # the same, had tokens travelled at full width
     expert_gradients: int  # summed between racks
-    weights: int  # gathered in a rack, forward and backward; experts too where the data axis cuts them
+    weights: int  # gathered in a rack, once a pass that reads them; experts too where the data axis cuts them
     gradients: int  # summed in a rack
+    optimizer: int  # matrices made whole for Newton-Schulz: dense ones dealt to the rack's devices, and back
     gradients_between_racks: int  # dense ones; one shard of each
 
     @property
     def in_rack(self) -> int:
         """Over the links of a rack."""
-        return self.dispatch_combine + self.weights + self.gradients
+        return self.dispatch_combine + self.weights + self.gradients + self.optimizer
 
     @property
     def between_racks(self) -> int:
@@ -101,7 +113,7 @@ class Paper:
     communication: Communication
     device_flops: dict[str, float]  # of one device and step, by what they are for
     program_characters: int
-    compiled: dict[str, int] | None = None  # `compiled_memory.measure`
+    compiled: Compiled | None = None
 
     @property
     def devices(self) -> int:
@@ -133,7 +145,7 @@ class Paper:
             "remat": self.remat,
             **parts,
             "per_host": {"devices": DEVICES_PER_HOST, **{n: DEVICES_PER_HOST * b for n, b in parts.items()}},
-            "compiled_for_cpu": self.compiled,
+            "compiled_for_cpu": self.compiled.memory if self.compiled else None,
         }
 
     def communication_json(self) -> dict[str, Any]:
@@ -144,6 +156,7 @@ class Paper:
             "latent_share": sent.dispatch_combine / sent.dispatch_combine_without_latent,
             "in_rack": sent.in_rack,
             "between_racks": sent.between_racks,
+            "compiled_for_cpu_elements": self.compiled.sent if self.compiled else None,
         }
 
     def time_json(self, devices: list[Device]) -> dict[str, Any]:
@@ -210,32 +223,36 @@ def _communication(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered, *, rema
     wide = transport_bytes(recipe, devices, remat=remat, width=recipe.model.hidden_dim)
     banks = lowered.counts.collectives.get(("psum", (sharding.REPLICA, sharding.DATA)), 0)
     item = jnp.dtype(recipe.compute_dtype).itemsize
-    spread = copied = 0
+    spread = copied = gathered = dealt = 0
     for name, shape in parameter_shapes(recipe.model).items():
         if "expert_mlp" in name:
             continue
-        size = prod(shape) * item
-        if any(axes == sharding.RACK for axes in sharding.leaf_spec(name)):
+        size, in_layers = prod(shape) * item, name.startswith(BLOCKS)
+        if sharding.whole_matrices(sharding.leaf_spec(name)):
             spread += size
+            gathered += (2 + (remat and in_layers)) * size  # forward, backward, and forward again
+            if parameter_group(name, len(shape)) == MUONH:
+                dealt += 2 * -(-shape[0] // rack) * prod(shape[1:]) * 4  # float32, there and back
         else:
-            assert all(axes is None for axes in PartitionSpec(*sharding.leaf_spec(name))), name
             copied += size
     data = sharding.axis_size(mesh, sharding.DATA)
     return Communication(
         dispatch_combine=sent * (shards - 1) // shards,
         dispatch_combine_without_latent=wide * (shards - 1) // shards,
         expert_gradients=2 * banks // data * (racks - 1) // racks,
-        weights=(1 + remat) * (spread * (rack - 1) // rack + banks * (data - 1) // data),
+        weights=gathered * (rack - 1) // rack + 2 * banks * (data - 1) // data,
         gradients=(spread + 2 * copied) * (rack - 1) // rack + banks * (data - 1) // data,
+        optimizer=dealt * (rack - 1) // rack + 4 * banks // item * (data - 1) // data,
         gradients_between_racks=2 * (spread + copied) // rack * (racks - 1) // racks,
     )
 
 
 def _device_flops(recipe: Recipe, mesh: AbstractMesh, *, remat: bool) -> dict[str, float]:
     """Of one device: tokens are spread over all devices, the optimizer's work over those of a rack."""
-    devices, rack = sharding.axis_size(mesh, sharding.AXES), sharding.axis_size(mesh, sharding.RACK)
-    closed = closed_flops(recipe, devices, remat=remat)  # what the lowered program multiplies, asserted there
+    devices = sharding.axis_size(mesh, sharding.AXES)
+    closed = closed_flops(recipe, mesh, remat=remat)  # what the lowered program multiplies, asserted there
     trips = attention_trips(recipe.model)
-    plain = {name: flops / (rack if name == "Newton-Schulz" else devices) for name, flops in closed["plain"].items()}
+    plain = {name: flops / devices for name, flops in closed["plain"].items()}
+    plain["Newton-Schulz"] = newton_schulz_flops(recipe.model, mesh, of_device=True)
     attention = {name: flops * trips / devices for name, flops in closed["attention_trip"].items()}
     return {**plain, **closed["shards"], **attention}

@@ -1,7 +1,7 @@
-"""Where a run runs: one device, or a mesh of devices of one process or of many, which all run this same program.
+"""Where a run runs, or is evaluated: one device, or a mesh of devices of one process or of many, all of one program.
 
     one device     expert shards are virtual; nothing here does anything
-    a mesh         every process reads the rows of its own devices and holds their parts of the arrays
+    a mesh         every process holds its devices' parts of the arrays, and their rows of a batch
     process 0      alone writes manifest, metrics and evaluations, and decides what all must agree on
 
 Processes find each other through `jax.distributed`: by its own detection of SLURM, Open MPI and Kubernetes, or by the
@@ -10,13 +10,15 @@ coordinator's address. All see one folder for the run.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +37,7 @@ FAREWELL = 10  # seconds that a process which ends waits for the others to end t
 
 GONE = (
     "another process of the run is gone or out of reach; its own log says why. What was saved is whole: start all "
-    "processes again with --resume."
+    "processes again, train with --resume."
 )
 LAST_WORDS = """
 import signal, sys
@@ -43,6 +45,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sys.stdin.read() or sys.stderr.write(sys.argv[1])
 """
 
+T = TypeVar("T")
 Span = tuple[int, int]  # first row of a batch, and how many
 
 
@@ -115,13 +118,23 @@ class World:
             first = [((row * racks + rack) * expert + column) * each for rack in range(racks)]
             yield device, [(start, each) for start in first]
 
-    def spread(self, batch: Batch) -> Batch:
-        """A batch that every process holds whole, on the mesh."""
+    def spread(self, rows: T) -> T:
+        """Arrays whose first axis is the rows of a batch, which every process holds whole, on the mesh."""
         where = self.on_tokens
         if where is None:
-            return Batch(*(jnp.asarray(array) for array in batch))
-        put: Any = lambda x: jax.make_array_from_callback(x.shape, where, lambda index: x[index])  # noqa: E731
-        return Batch(*(put(np.asarray(array)) for array in batch))
+            return jax.tree.map(jnp.asarray, rows)
+
+        def put(array: Any) -> jax.Array:
+            whole = np.asarray(array)
+            return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
+
+        return jax.tree.map(put, rows)
+
+    def fetch(self, tree: T) -> T:
+        """Arrays as numpy; those that lie over several processes, which must all ask for them, come whole."""
+        if self.processes == 1:
+            return jax.device_get(tree)
+        return jax.tree.map(lambda x: multihost_utils.process_allgather(x, tiled=True), tree)
 
     def first_does(self, what: Callable[[], Any]) -> Any:
         """Let process 0 do something before any goes on; only there its result is returned.
@@ -140,6 +153,19 @@ class World:
             raise failure or TrainingError("process 0 refused, and its message says why.")
         return result
 
+    def first_says(self, number: int) -> int:
+        """What process 0 says, in all of them."""
+        return number if self.processes == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+    def check_alike(self, what: str, said: str) -> None:
+        """Raise UsageError in every process where one of them says something else than process 0."""
+        if self.processes == 1:
+            return
+        digest = np.frombuffer(hashlib.sha256(said.encode()).digest(), np.uint8)
+        of_first = multihost_utils.broadcast_one_to_all(digest)
+        if any(self.any_says(not np.array_equal(digest, of_first))):
+            raise UsageError(f"{what} are not the same in all processes. All must have the same arguments and files.")
+
     def any_says(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether it is raised in any process."""
         if self.processes == 1:
@@ -153,20 +179,27 @@ ALONE = World()
 
 def make_world(recipe: Recipe, sizes: Sizes | None) -> World:
     """The world of a run over a mesh of these sizes. Raises UsageError where it does not go with recipe or devices."""
-    processes = jax.process_count()
     if sizes is None:
-        if processes > 1:
-            raise UsageError(f"{processes} processes need --mesh RxE that covers their {len(jax.devices())} devices.")
-        return ALONE
+        return world_of(None)
     check_mesh(recipe, sizes)
     try:
         mesh = sharding.make_mesh(**sizes)
         sharding.parameter_shardings(recipe.model, mesh)
     except ValueError as error:
         raise UsageError(f"{recipe.rung} at scale {recipe.scale}: {error}") from error
-    if processes > 1 and mesh.size != len(jax.devices()):
+    return world_of(mesh)
+
+
+def world_of(mesh: jax.sharding.Mesh | None) -> World:
+    """The world of a mesh. Raises UsageError where it leaves out a process, or a device of several processes."""
+    processes, devices = jax.process_count(), len(jax.devices())
+    if mesh is None:
+        if processes > 1:
+            raise UsageError(f"{processes} processes need --mesh RxE that covers their {devices} devices.")
+        return ALONE
+    if processes > 1 and mesh.size != devices:
         raise UsageError(
-            f"a mesh of {mesh.size} devices, but {processes} processes have {len(jax.devices())}. All must take part."
+            f"a mesh of {mesh.size} devices, but {processes} processes have {devices}. All must take part."
         )
     return World(mesh, jax.process_index(), processes)
 
@@ -193,7 +226,7 @@ def connected(arguments: Mapping[str, Any] | None) -> Iterator[None]:
     if arguments is None:
         yield
         return
-    with _last_words():
+    with _last_words(), _libraries_on_stderr():
         try:
             jax.distributed.initialize(
                 **arguments, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=FAREWELL
@@ -209,6 +242,20 @@ def connected(arguments: Mapping[str, Any] | None) -> Iterator[None]:
             raise TrainingError(f"{GONE} XLA says: {str(error).splitlines()[0]}") from error
         finally:
             jax.distributed.shutdown()
+
+
+@contextmanager
+def _libraries_on_stderr() -> Iterator[None]:
+    """Keep standard output for results: gloo writes whom it has met there, past Python."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager

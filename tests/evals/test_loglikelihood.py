@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from evals.batching import Placed, bucket, fewer_shapes, parse_mesh, place
+from evals.batching import Placed, bucket, fewer_shapes, parse_world, place
 from evals.loglikelihood import Answer, Request, log_likelihoods
 from repro.errors import UsageError
+from repro.ladder.world import ALONE
 from tests.evals.small_model import CONFIG, log_probabilities, params, random_tokens
 
 ATOL = 1e-5  # the issue's: a request's log-likelihood in nats
@@ -76,8 +77,7 @@ def test_answers_do_not_depend_on_order_rows_or_sharing(placed: Placed) -> None:
 
 def test_a_mesh_gives_the_same_answers(placed: Placed) -> None:
     requests = [request for request in mixed() if len(request.inputs) > 25][:5]
-    mesh = parse_mesh("2x1x2")
-    spread = place(params(), CONFIG, mesh=mesh)
+    spread = place(params(), CONFIG, world=parse_world("2x1x2"))
     bank = spread.params["blocks.mlp.expert_mlp.w_gate"]
     assert [shard.data.shape[1] for shard in bank.addressable_shards] == [4] * 4  # of 8 experts
     assert_close(log_likelihoods(spread, requests), log_likelihoods(placed, requests))
@@ -115,8 +115,8 @@ def test_shapes_are_shared_where_compiling_is_dearer() -> None:
 @pytest.mark.parametrize("text", ["4", "2x0x1", "axbxc", "64x1x1"])
 def test_a_mesh_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=f"mesh {text}: must be RxE|mesh {text}: .* needs 64 devices"):
-        parse_mesh(text)
+        parse_world(text)
 
 
 def test_a_cpu_alone_needs_no_mesh() -> None:
-    assert jax.default_backend() != "cpu" or parse_mesh(None) is None
+    assert jax.default_backend() != "cpu" or parse_world(None) == ALONE

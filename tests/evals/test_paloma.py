@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from evals import paloma
-from evals.batching import parse_mesh
+from evals.batching import parse_world
 from evals.loading import LoadedRun, load_run, weights
 from evals.sources import SETS, Texts, TextSet, survey
 from marin_model import arrays, face
@@ -23,7 +23,6 @@ from repro.errors import RecordError, UsageError
 from repro.ladder.batches import segment_ids
 from repro.ladder.heldout import pooled_wave
 from repro.ladder.tokenizing import BOS, EOS
-from repro.ladder.world import World
 from tests.evals.toy_run import write_run
 
 jax.config.update("jax_default_matmul_precision", "float32")
@@ -150,11 +149,10 @@ def test_what_was_dropped_is_said_and_without_drops_the_batch_does_not_matter(
 
 
 def test_a_mesh_gives_the_same_values(run: Path, texts: Texts, result: dict[str, Any]) -> None:
-    mesh = parse_mesh("2x2")
-    spread = load_run(run, mesh=mesh)
+    spread = load_run(run, world=parse_world("2x2"))
     bank = spread.params["blocks.mlp.expert_mlp.w_gate"]
     assert [shard.data.shape[1] for shard in bank.addressable_shards] == [6] * 4  # of 12 experts
-    found = evaluate(spread, texts, world=World(mesh))
+    found = evaluate(spread, texts)
     assert found["drop_fraction"] == result["drop_fraction"]
     for name in result["metrics"]:
         assert value(found, name) == pytest.approx(value(result, name), abs=1e-5)

@@ -11,7 +11,7 @@ import pytest
 
 from marin_model import sharding
 from repro.errors import UsageError
-from repro.ladder import compiled_memory, hardware, lowering, meshes, paper
+from repro.ladder import compiled_step, hardware, lowering, meshes, paper
 from repro.ladder.recipe import Recipe, resolve_recipe
 from repro.ladder.step import make_step
 from repro.record.facts import load_record
@@ -111,11 +111,12 @@ def test_bounds_grow_with_slower_hardware_and_links_end_at_their_domain(hero: pa
 def test_arguments_of_the_compiled_step_are_those_on_paper() -> None:
     recipe, mesh = toy(), meshes.parse_mesh("1x2")
     made = paper.put_on_paper(recipe, mesh, remat=False)
-    found = compiled_memory.finish(compiled_memory.start(recipe, mesh, remat=False))
+    found = compiled_step.finish(compiled_step.start(recipe, mesh, remat=False))
     batch, step = 3 * 4 * recipe.tokens_per_step // 2, 4
     # The pending quantiles come in, and the stored router bias, as large, does not: each step makes it of them.
-    assert found["arguments"] == made.memory.parameters + made.memory.optimizer_state + step + batch
-    assert found["temporaries"] > 0
+    assert found.memory["arguments"] == made.memory.parameters + made.memory.optimizer_state + step + batch
+    assert found.memory["temporaries"] > 0
+    assert found.sent["all-to-all"] == (made.communication.dispatch_combine + made.communication.optimizer) // 4
 
 
 @pytest.mark.parametrize("text", ["", "11", "11x64x2x1", "0x64", "-1x4", "axb", "1x٣", "1.5x2"])
