@@ -126,7 +126,7 @@ def block(
     mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[Float[Array, "B S D"], Routed, experts.ExpertStats]:
     """One layer. `weights`: its arrays, names without `blocks.`."""
-    x = _over_tokens(x, mesh)
+    x, weights = _over_tokens(x, mesh), _with_whole_taps(weights, mesh)
     a = _gated_norm(x, weights, "rms_attn", "attn_gated_norm", config)
     branch = attention.attention(a, weights, docs, is_long, config=config)
     x = x + _branch_conv(branch, weights, "attn", docs, config)
@@ -169,6 +169,14 @@ def _branch_conv(branch: Array, weights: Params, site: str, docs: layers.Documen
     if not config.sconv or site not in config.sconv_sites:
         return branch
     return layers.short_conv(branch, weights[f"sconv_{site}.weight"], docs.start)
+
+
+def _with_whole_taps(weights: Params, mesh: jax.sharding.Mesh | None) -> Params:
+    """Every device has all taps of the convolutions; XLA would gather them one by one."""
+    if mesh is None:
+        return weights
+    everywhere = jax.sharding.NamedSharding(mesh, sharding.REPLICATED)
+    return {n: jax.lax.with_sharding_constraint(w, everywhere) if "sconv" in n else w for n, w in weights.items()}
 
 
 def _over_tokens(x: Array, mesh: jax.sharding.Mesh | None) -> Array:

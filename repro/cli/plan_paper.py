@@ -64,16 +64,19 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
         ("the same at full width", _gigabytes(sent["dispatch_combine_without_latent"])),
         ("weights gathered in a rack", _gigabytes(sent["weights"])),
         ("gradients summed in a rack", _gigabytes(sent["gradients"])),
-        ("matrices made whole for Newton-Schulz", _gigabytes(sent["optimizer"])),
+        ("matrices made whole for Newton-Schulz", _gigabytes(sent["optimizer"] + sent["optimizer_experts"])),
         ("expert gradients between racks", _gigabytes(sent["expert_gradients"])),
         ("dense gradients between racks", _gigabytes(sent["gradients_between_racks"])),
     ]
     print_table("Bytes that leave a device in a step", ("what", "GB"), rows)
     if paper.compiled:
         print_table(
-            "The same as XLA partitions the step, collectives by kind",
-            ("what", "10⁹ elements"),
-            [(kind, _gigabytes(count)) for kind, count in paper.compiled.sent.items()],
+            "Elements that leave a device in a step: by these formulas, and in the compiled program",
+            ("collective", "formulas", "program"),
+            [
+                (kind, f"{sent['elements'][kind]:,}" if kind in sent["elements"] else "", f"{count:,}")
+                for kind, count in paper.compiled.sent.items()
+            ],
         )
     print_table(
         "FLOPs of a device in a step",
@@ -113,7 +116,6 @@ def print_paper(paper: Paper, devices: list[Device], *, quiet: bool) -> None:
 
 
 def _gigabytes(size: float) -> str:
-    """In 10⁹."""
     return f"{size / 1e9:,.2f}"
 
 

@@ -67,18 +67,28 @@ class Communication:
     expert_gradients: int  # summed between racks
     weights: int  # gathered in a rack, once a pass that reads them; experts too where the data axis cuts them
     gradients: int  # summed in a rack
-    optimizer: int  # matrices made whole for Newton-Schulz: dense ones dealt to the rack's devices, and back
+    optimizer: int  # dense matrices dealt whole to the rack's devices for Newton-Schulz, and back; float32
+    optimizer_experts: int  # expert matrices made whole for it, where the data axis cuts them; float32
     gradients_between_racks: int  # dense ones; one shard of each
 
     @property
     def in_rack(self) -> int:
         """Over the links of a rack."""
-        return self.dispatch_combine + self.weights + self.gradients + self.optimizer
+        return self.dispatch_combine + self.weights + self.gradients + self.optimizer + self.optimizer_experts
 
     @property
     def between_racks(self) -> int:
         """Over the network between racks."""
         return self.expert_gradients + self.gradients_between_racks
+
+    def elements(self, dtype: str) -> dict[str, int]:
+        """What is gathered and what is exchanged, in elements, the way a compiled program is counted. `dtype`: of the
+        compute copy. Sums are left out: XLA makes a scatter of some, on some hardware."""
+        item = jnp.dtype(dtype).itemsize
+        return {
+            "all-gather": self.weights // item + self.optimizer_experts // 4,
+            "all-to-all": self.dispatch_combine // item + self.optimizer // 4,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +166,8 @@ class Paper:
             "latent_share": sent.dispatch_combine / sent.dispatch_combine_without_latent,
             "in_rack": sent.in_rack,
             "between_racks": sent.between_racks,
-            "compiled_for_cpu_elements": self.compiled.sent if self.compiled else None,
+            "elements": sent.elements(self.recipe.compute_dtype),
+            "elements_compiled_for_cpu": self.compiled.sent if self.compiled else None,
         }
 
     def time_json(self, devices: list[Device]) -> dict[str, Any]:
@@ -227,10 +238,10 @@ def _communication(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered, *, rema
     for name, shape in parameter_shapes(recipe.model).items():
         if "expert_mlp" in name:
             continue
-        size, in_layers = prod(shape) * item, name.startswith(BLOCKS)
+        size, is_product = prod(shape) * item, name.startswith(BLOCKS) and "sconv" not in name
         if sharding.whole_matrices(sharding.leaf_spec(name)):
             spread += size
-            gathered += (2 + (remat and in_layers)) * size  # forward, backward, and forward again
+            gathered += (2 + (remat and is_product)) * size  # forward, backward, turned over for forward again
             if parameter_group(name, len(shape)) == MUONH:
                 dealt += 2 * -(-shape[0] // rack) * prod(shape[1:]) * 4  # float32, there and back
         else:
@@ -242,7 +253,8 @@ def _communication(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered, *, rema
         expert_gradients=2 * banks // data * (racks - 1) // racks,
         weights=gathered * (rack - 1) // rack + 2 * banks * (data - 1) // data,
         gradients=(spread + 2 * copied) * (rack - 1) // rack + banks * (data - 1) // data,
-        optimizer=dealt * (rack - 1) // rack + 4 * banks // item * (data - 1) // data,
+        optimizer=dealt * (rack - 1) // rack,
+        optimizer_experts=4 * banks // item * (data - 1) // data,
         gradients_between_racks=2 * (spread + copied) // rack * (racks - 1) // racks,
     )
 

@@ -116,7 +116,7 @@ def test_arguments_of_the_compiled_step_are_those_on_paper() -> None:
     # The pending quantiles come in, and the stored router bias, as large, does not: each step makes it of them.
     assert found.memory["arguments"] == made.memory.parameters + made.memory.optimizer_state + step + batch
     assert found.memory["temporaries"] > 0
-    assert found.sent["all-to-all"] == (made.communication.dispatch_combine + made.communication.optimizer) // 4
+    assert found.sent.items() >= made.communication.elements(recipe.compute_dtype).items()
 
 
 @pytest.mark.parametrize("text", ["", "11", "11x64x2x1", "0x64", "-1x4", "axb", "1x٣", "1.5x2"])
