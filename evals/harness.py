@@ -163,7 +163,7 @@ class MarinJax(TemplateLM):
             text = self.text.decode(written)
             return any(stop in text for stop in settings[index]["until"] if stop)
 
-        self.run.world.check_alike("lm-eval's requests", repr(prompts))
+        self.run.world.check_alike("lm-eval's requests", prompts)
         bar = tqdm(total=len(prompts), desc="Running generate_until requests", disable=self._is_mute(disable_tqdm))
         with bar, self._precision():
             written = generate(self.placed, prompts, self.text.eos, has_ended, bar.update)
@@ -186,7 +186,7 @@ class MarinJax(TemplateLM):
         return [(log_likelihood, is_greedy) for log_likelihood, is_greedy in answers]
 
     def _answers(self, requests: Sequence[Request], disable_tqdm: bool) -> list[Answer]:
-        self.run.world.check_alike("lm-eval's requests", repr(requests))
+        self.run.world.check_alike("lm-eval's requests", requests)
         bar = tqdm(total=len(requests), desc="Running loglikelihood requests", disable=self._is_mute(disable_tqdm))
         with bar, self._precision():
             return log_likelihoods(self.placed, requests, bar.update)

@@ -157,11 +157,11 @@ class World:
         """What process 0 says, in all of them."""
         return number if self.processes == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
-    def check_alike(self, what: str, said: str) -> None:
+    def check_alike(self, what: str, said: object) -> None:
         """Raise UsageError in every process where one of them says something else than process 0."""
         if self.processes == 1:
             return
-        digest = np.frombuffer(hashlib.sha256(said.encode()).digest(), np.uint8)
+        digest = np.frombuffer(hashlib.sha256(repr(said).encode()).digest(), np.uint8)
         of_first = multihost_utils.broadcast_one_to_all(digest)
         if any(self.any_says(not np.array_equal(digest, of_first))):
             raise UsageError(f"{what} are not the same in all processes. All must have the same arguments and files.")
