@@ -1,6 +1,7 @@
 """The big run's gradient norm and drops along its history, and what was said of them beforehand.
 
-A trend is a list of spans of steps: the record's windows, and runs of logged steps, each with the median of its values.
+A trend is a list of spans of steps, each with the median of its values: the record's windows, and neighbouring logged
+steps of one run, no more than `SPAN` of them, so that a run of weeks is no single number.
 Steps that were trained and then discarded (a hand-over's control) belong to no history and are marked so. A statement
 is judged by the spans of the history alone, warm-up left out, and only as far as the record reaches.
 
@@ -25,6 +26,7 @@ NORM_PEAK, DROP_FRACTION, DROP_ALERT = (
     "routing.drop_alert",
 )
 GAP = 1_000  # steps: samples further apart are another span
+SPAN = 5_000  # steps: at each multiple of it a span of samples ends; fetch keeps a row every 500, so ten values
 
 Verdict = Literal["as said", "not as said", "open", "another run", "reached", "not reached"]  # the last two: of alerts
 
@@ -150,13 +152,14 @@ def read_spans(record: Record, metric: str) -> tuple[Span, ...]:
 
 
 def _neighbours(rows: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:
-    """Samples of one run and source that lie close together; of two of one step and run, the first source's."""
+    """Samples of one run and source that lie close together, cut at multiples of `SPAN`; of two of one step and run, the
+    first source's."""
     unique = {(row.step, row.run): row for row in reversed(rows)}
     ordered = sorted(unique.values(), key=lambda row: (row.run, row.source, row.step))
     for _, group in groupby(ordered, key=lambda row: (row.run, row.source)):
         near: list[TrainSample] = []
         for row in group:
-            if near and row.step - near[-1].step > GAP:
+            if near and (row.step - near[-1].step > GAP or row.step // SPAN > near[-1].step // SPAN):
                 yield near
                 near = []
             near.append(row)

@@ -183,6 +183,31 @@ def norms(*values: tuple[float, float]) -> Record:
     return replace(RECORD, hero_train=samples, hero_windows=(), hero_lineage=(one,))
 
 
+def test_a_run_sampled_evenly_for_weeks_is_no_single_median() -> None:
+    """As fetch writes it: a row every 500 steps, from the first on."""
+    samples = tuple(
+        TrainSample(
+            step=step,
+            run="one",
+            source="wandb",
+            tokens=1,
+            grad_norm=9.0 if step < 2_000 else 1 - abs(step / HERO.steps - 0.22),
+            drop_fraction=0.30 if 170_000 <= step < 195_000 else 0.03,
+        )
+        for step in range(0, 219_000, 500)
+    )
+    one = replace(RECORD.hero_lineage[0], run_id="one", end_step_exclusive=None)
+    record = replace(RECORD, hero_train=samples, hero_windows=(), hero_lineage=(one,))
+    spans = read_spans(record, "drop_fraction")
+    assert {span.n for span in spans[:-1]} == {10}
+    assert sum(span.n for span in spans) == len(samples)
+    claims = [said("routing.drop_alert", 0.07, 0.07), said("gradient.norm_peak_fraction", 0.245, 0.255)]
+    (alert,) = drops(record, HERO.steps, HERO.warmup_steps, claims).judgements
+    assert (alert.verdict, "30.00%, at step 170,000" in alert.found) == ("reached", True)
+    (peak,) = gradient_norm(record, HERO.steps, HERO.warmup_steps, claims).judgements
+    assert (peak.verdict, "stands at 21.8%" in peak.found) == ("not as said", True)
+
+
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
