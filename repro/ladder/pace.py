@@ -25,6 +25,7 @@ from repro.record.tables import LineageSegment
 RATE, RATE_OF_SUMMARY = "tokens_per_second", "throughput/tokens_per_second"
 PLANNED_END, PLANNED_DAYS, CALENDAR_RATE = "run.planned_end", "run.planned_days", "throughput.calendar_rate"
 DAY = 86_400.0  # seconds
+ENOUGH = 1_000  # steps: a calendar pace over fewer is that of one stop, or of none
 
 
 class Projection(NamedTuple):
@@ -84,8 +85,9 @@ def project_end(record: Record, recipe: Recipe, planned: int, statements: Sequen
     projections: list[Projection] = []
     if at is not None and completed < planned:
         for kind, pace, seconds, steps, source in _paces(record, recipe, first, latest, at, statements, notes):
-            ends = at + timedelta(seconds=seconds * (planned - completed))
-            projections.append(Projection(pace, kind, seconds, steps, ends, source))
+            ends = _later(at, seconds * (planned - completed), f"the pace of {pace}", notes)
+            if ends is not None:
+                projections.append(Projection(pace, kind, seconds, steps, ends, source))
     return Pace(
         completed=completed,
         planned=planned,
@@ -110,7 +112,7 @@ def _paces(
     for words, since in spans:
         start = _moment(since.launched, f"launch of {since.run_id}", notes)
         steps = latest.summary_step + 1 - since.start_step
-        if start is not None and start < at and steps > 0:
+        if start is not None and start < at and steps >= ENOUGH:
             yield "calendar", words, (at - start).total_seconds() / steps, steps, "hero_lineage.csv"
     for one in statements:
         if one.quantity == CALENDAR_RATE and one.low is not None and one.high is not None and one.low > 0:
@@ -126,8 +128,8 @@ def _paces(
         for row in record.hero_train
         if row.run == latest.run_id and row.tokens_per_second
     ]
-    if rates:
-        rate = median(value for value, _ in rates)
+    rate = median(value for value, _ in rates) if rates else 0.0
+    if rate > 0:
         yield "without stops", "the latest W&B run as logged", recipe.tokens_per_step / rate, 0, rates[0][1]
     summary = record.run_configuration.summary if record.run_configuration else {}
     last = summary.get(RATE_OF_SUMMARY)
@@ -147,7 +149,7 @@ def _plans(
             ends = _moment(one.printed, f"claim {one.id}", notes)
         elif one.quantity == PLANNED_DAYS and not one.scope and one.low is not None and one.high is not None:
             start = _moment(first.launched, f"launch of {first.run_id}", notes)
-            ends = start + timedelta(days=(one.low + one.high) / 2) if start else None
+            ends = _later(start, DAY * (one.low + one.high) / 2, f"claim {one.id}", notes) if start else None
         if ends is not None:
             late = [(end - ends).total_seconds() / DAY for end in (min(calendar), max(calendar))]
             yield Plan(one.printed, ends, (late[0], late[1]), one.id, one.address)
@@ -157,11 +159,20 @@ def _moment(text: str, what: str, notes: list[str]) -> datetime | None:
     """The first of the moments that a field lists, in UTC; a day is taken at its midnight. None, and a note, else."""
     try:
         moment = datetime.fromisoformat(text.split(";")[0].strip())
-    except ValueError:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # the latter: within hours of the calendar's first or last day
         notes.append(f"{what}: {text[:60]!r} is no date that can be read.")
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _later(moment: datetime, seconds: float, what: str, notes: list[str]) -> datetime | None:
+    """So many seconds on; None, and a note, where that is beyond the calendar's years 1 to 9999."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        notes.append(f"{what}: {seconds:.3g} seconds from {moment:%Y-%m-%d} lie beyond any date.")
+        return None
 
 
 def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

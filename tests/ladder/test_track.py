@@ -275,3 +275,40 @@ def test_a_finished_run_has_no_projection_and_a_bad_date_is_told() -> None:
     assert [one.pace for one in pace.projections][:2] == ["the whole run", "the latest W&B run as logged"]
     assert "'some day in September' is no date" in pace.notes[0]
     assert project_end(replace(RECORD, hero_lineage=()), HERO, HERO.steps) is None
+
+
+@pytest.mark.parametrize("heartbeat", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:00-05:00"])
+def test_a_date_at_the_end_of_the_calendar_is_a_note(heartbeat: str) -> None:
+    pace = project_end(replace(RECORD, hero_lineage=segments({"last_heartbeat": heartbeat})), HERO, HERO.steps)
+    assert pace is not None
+    assert all(one.kind == "without stops" for one in pace.projections)
+    assert "beyond any date" in pace.notes[0] or "is no date that can be read" in pace.notes[0]
+    pace.as_json()
+
+
+def test_a_pace_or_a_plan_beyond_the_calendar_is_a_note() -> None:
+    claims = [
+        said("throughput.calendar_rate", 1.0, 1.0),
+        said("run.planned_days", 10_000_000.0, 10_000_000.0, "10000000"),
+        said("run.planned_end", None, None, "2026-12-01"),
+    ]
+    pace = project_end(RECORD, HERO, HERO.steps, claims)
+    assert pace is not None
+    assert "as claimed" not in [one.pace for one in pace.projections]
+    assert [one.announced for one in pace.plans] == ["2026-12-01"]
+    assert [note.split(":")[0] for note in pace.notes] == ["the pace of as claimed", "claim X-1"]
+
+
+def test_a_pace_is_of_a_thousand_steps_or_more_and_of_a_rate_above_nothing() -> None:
+    def paces(steps: int) -> list[str]:
+        latest = segments({"summary_step": RECORD.hero_lineage[-1].start_step + steps - 1})
+        pace = project_end(replace(RECORD, hero_lineage=latest), HERO, HERO.steps)
+        assert pace is not None
+        return [one.pace for one in pace.projections if one.kind == "calendar"]
+
+    assert paces(1) == paces(999) == ["the whole run"]
+    assert paces(1_000) == ["the whole run", "the latest W&B run"]
+    still = tuple(replace(row, median=0.0) for row in RECORD.hero_windows)
+    pace = project_end(replace(RECORD, hero_windows=still, hero_train=()), HERO, HERO.steps)
+    assert pace is not None
+    assert "the latest W&B run as logged" not in [one.pace for one in pace.projections]
