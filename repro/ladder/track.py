@@ -232,22 +232,26 @@ def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator
 
 
 def _configured_changes(record: Record, study: Study, notes: list[str]) -> Iterator[Change]:
-    """Segments whose configured context length is not the ladder's, or whose steps are not the forecast's."""
+    """Segments whose configured context length is not the ladder's, or whose steps are not the forecast's: by what the
+    lineage says of each run, else by the configurations of the first and the latest."""
     forecast = study.fit.forecast
     lengths = {resolve_recipe(rung).seq_len for rung in forecast.fitted_on}
-    wanted: tuple[tuple[Literal["context", "horizon"], str, set[int], str], ...] = (
-        ("context", CONTEXT, lengths, "{:,} tokens of context, where the ladder had {}"),
-        ("horizon", HORIZON, {forecast.target_steps}, "{:,} planned steps, where the forecast has {}"),
+    own = [{one.run_id: getattr(one, name) for one in record.hero_lineage} for name in ("seq_len", "planned_steps")]
+    wanted: tuple[tuple[Literal["context", "horizon"], str, dict[str, int | None], set[int], str], ...] = (
+        ("context", CONTEXT, own[0], lengths, "{:,} tokens of context, where the ladder had {}"),
+        ("horizon", HORIZON, own[1], {forecast.target_steps}, "{:,} planned steps, where the forecast has {}"),
     )
-    for what, path, expected, words in wanted:
+    for what, path, told, expected, words in wanted:
         known = _configured(record, path)
-        if not known:
+        if not known and not any(told.values()):
             notes.append(f"Whether the {what} changed is not checked: {RUN_CONFIGURATION} does not say {path}.")
             continue
         alike = next(iter(known.values())) if len(set(known.values())) == 1 else None  # then taken for all between
         for segment in record.hero_lineage:
             span = (segment.start_step, segment.end_step_exclusive)
-            place, value = f"{RUN_CONFIGURATION}, {path}", known.get(segment.run_id, alike)
+            place, value = "hero_lineage.csv", told[segment.run_id]
+            if value is None:
+                place, value = f"{RUN_CONFIGURATION}, {path}", known.get(segment.run_id, alike)
             if value is None:
                 yield Change(what, *span, f"the record does not say {path} of {segment.run_id}", place)
             elif value not in expected:

@@ -9,13 +9,14 @@ discarded: they stand in its summary and in no table.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
 from repro.record.material import Material, Origin, Table
-from repro.record.places import Evaluation, Lineage, Train
+from repro.record.places import Evaluation, Lineage, Paths, Train
 from repro.record.stored import Absent, Row, StoredRun, pointer
 
 
@@ -61,8 +62,11 @@ def read_segments(material: Material, lineage: Lineage) -> list[Segment]:
     return segments
 
 
-def lineage_table(material: Material, lineage: Lineage, segments: list[Segment], loss: str) -> Table:
-    """hero_lineage.csv. Why a run was started or ended is people's prose, and stays empty."""
+def lineage_table(
+    material: Material, lineage: Lineage, segments: list[Segment], loss: str, columns: Mapping[str, Paths]
+) -> Table:
+    """hero_lineage.csv. `columns`: where a run's configuration says its `seq_len` and `steps`, as of a rung's run.
+    Why a run was started or ended is people's prose, and stays empty."""
     table = Table(left_out=["why runs were started and ended: that is said in words, not in W&B"])
     for segment in segments:
         run, what = segment.run, f"hero_lineage.csv, {segment.run.id}"
@@ -81,6 +85,8 @@ def lineage_table(material: Material, lineage: Lineage, segments: list[Segment],
                     "launch_commits": _optional(run, lineage.launch_commit),
                     "archived_evaluations": len(segment.own(run.series(loss))) if loss in run.metrics() else 0,
                     "mixture_stage_starts": ";".join(str(_first_step(stage)) for stage in stages),
+                    "seq_len": _known_number(run, columns.get("seq_len")),
+                    "planned_steps": _known_number(run, columns.get("steps")),
                 }
             )
             table.origins.append(Origin(run.id, segment.artifact, segment.place))
@@ -227,6 +233,15 @@ def _setting(run: StoredRun, path: str) -> Any:
         return run.setting(path) if path else None
     except Absent:
         return None
+
+
+def _known_number(run: StoredRun, paths: Paths | None) -> int | None:
+    """A whole number above nothing of the configuration; None where it has none."""
+    try:
+        number = run.number(paths) if paths else 0
+    except Absent:
+        return None
+    return number if number > 0 else None
 
 
 def _first_step(stage: Any) -> int:

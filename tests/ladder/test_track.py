@@ -125,6 +125,15 @@ def test_a_longer_context_or_another_horizon_ends_what_is_comparable() -> None:
         "hero-fa4sm100-nomask-step146k has 16,384 tokens of context, where the ladder had 4,096"
     )
     assert "does not say model.max_seq_len of hero-main" in (at(longer, 131_999).why_not or "")
+    told = tuple(replace(one, seq_len=4096) for one in quiet[:-1])
+    record = replace(record, hero_lineage=(*told, quiet[-1]))
+    assert comparable_steps(seen((4096, 390_251), (16_384, 390_251)))[-1] == 143_999
+    record = replace(record, hero_lineage=(*told, replace(quiet[-1], seq_len=16_384)))
+    own = track_record(replace(record, run_configuration=None))  # the lineage alone is enough
+    assert comparable_steps(own)[-1] == 143_999
+    assert [one.source for one in own.changes] == ["hero_lineage.csv"]
+    assert [note for note in own.notes if "context" in note] == []
+    record = replace(record, hero_lineage=quiet)
     shorter = seen((4096, 390_251), (4096, 300_000))
     assert "300,000 planned steps, where the forecast has 390,251" in (at(shorter, 146_999).why_not or "")
 

@@ -302,6 +302,16 @@ def test_tables_of_a_fetched_record_are_those_of_the_built_in_one(world: World, 
     assert "components" not in record.run_configuration.value("data")
 
 
+def test_every_run_of_the_lineage_says_its_context_and_horizon(world: World) -> None:
+    world.wandb.runs[-1].config["model"]["max_seq_len"] = 16_384
+    world.wandb.runs[-2].config["trainer"]["trainer"]["num_train_steps"] = 400_000
+    del world.wandb.runs[-3].config["model"]["max_seq_len"]
+    world.fetch()
+    lineage = load_record(world.folder).hero_lineage
+    assert [one.seq_len for one in lineage] == [4096, 4096, 4096, 4096, None, 4096, 16_384]
+    assert [one.planned_steps for one in lineage] == [390_251] * 5 + [400_000, 390_251]
+
+
 def test_every_fact_says_where_it_stands_and_what_is_not_shown_is_listed(world: World) -> None:
     world.fetch()
     content = facts_of(world.folder)
