@@ -25,7 +25,7 @@ from repro.record.artifacts import Stage, TrainingData
 from repro.record.facts import RUN_CONFIGURATION, Record
 from repro.record.tables import HeroEvaluation, LineageSegment
 
-EVALUATIONS = "hero_evaluations.csv"
+EVALUATIONS, LINEAGE = "hero_evaluations.csv", "hero_lineage.csv"
 CONTEXT, HORIZON = "model.max_seq_len", "trainer.trainer.num_train_steps"  # of a run's configuration
 COMPARABLE = (
     "the run still is as it was launched: its mixture stages, the ladder's context length, the planned steps and tokens"
@@ -118,7 +118,7 @@ def track_record(record: Record) -> Track:
     record.require(EVALUATIONS)
     study = study_record(record)
     recipe = resolve_recipe(study.fit.forecast.target)
-    notes: list[str] = []
+    notes = list(_unowned(record))
     changes = (*_mixture_changes(record, study, notes), *_configured_changes(record, study, notes))
     points = tuple(
         _point(evaluation, record, study, recipe, changes)
@@ -143,6 +143,16 @@ def segment_at(record: Record, step: int) -> LineageSegment | None:
     return None
 
 
+def _unowned(record: Record) -> Iterator[str]:
+    """Notes on steps of which the lineage does not say whose they are."""
+    if not record.hero_lineage:
+        yield f"Whether a point was measured on discarded steps is not checked: the record has no {LINEAGE}."
+    for before, after in pairwise(record.hero_lineage):
+        if before.end_step_exclusive is not None and before.end_step_exclusive < after.start_step:
+            first, last = before.end_step_exclusive, after.start_step - 1
+            yield f"Steps {first:,} to {last:,} belong to no run of {LINEAGE}: no point there is comparable."
+
+
 def _point(
     evaluation: HeroEvaluation, record: Record, study: Study, recipe: Recipe, changes: Sequence[Change]
 ) -> Point:
@@ -151,6 +161,8 @@ def _point(
     why = []
     if predicted is None:
         why.append(f"the forecast has no mark at {step / study.fit.forecast.target_steps:.1%} of the run")
+    if owner is None and record.hero_lineage:
+        why.append("no run of the lineage owns the step")
     if owner is not None and evaluation.run != owner.run_id:
         why.append(f"measured in {evaluation.run}, whose step {step:,} was discarded: {owner.run_id} owns it")
     if evaluation.tokens != (expected := (step + 1) * recipe.tokens_per_step):
@@ -228,7 +240,7 @@ def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator
             until = segment.end_step_exclusive
             if start not in starts and (until is None or start < until):
                 why = f"{segment.run_id} has a mixture stage from step {start:,}, which launch had not planned"
-                yield Change("mixture", max(start, segment.start_step), until, why, "hero_lineage.csv")
+                yield Change("mixture", max(start, segment.start_step), until, why, LINEAGE)
 
 
 def _configured_changes(record: Record, study: Study, notes: list[str]) -> Iterator[Change]:
@@ -243,13 +255,16 @@ def _configured_changes(record: Record, study: Study, notes: list[str]) -> Itera
     )
     for what, path, told, expected, words in wanted:
         known = _configured(record, path)
+        if not record.hero_lineage:
+            notes.append(f"Whether the {what} changed is not checked: the record has no {LINEAGE}.")
+            continue
         if not known and not any(told.values()):
             notes.append(f"Whether the {what} changed is not checked: {RUN_CONFIGURATION} does not say {path}.")
             continue
         alike = next(iter(known.values())) if len(set(known.values())) == 1 else None  # then taken for all between
         for segment in record.hero_lineage:
             span = (segment.start_step, segment.end_step_exclusive)
-            place, value = "hero_lineage.csv", told[segment.run_id]
+            place, value = LINEAGE, told[segment.run_id]
             if value is None:
                 place, value = f"{RUN_CONFIGURATION}, {path}", known.get(segment.run_id, alike)
             if value is None:

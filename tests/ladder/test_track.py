@@ -154,6 +154,24 @@ def test_a_discarded_step_and_a_wrong_number_of_tokens_are_told() -> None:
     assert at(track, 89_999).comparable
 
 
+def test_steps_that_no_run_owns_are_told_and_not_comparable() -> None:
+    lineage = tuple(one for one in RECORD.hero_lineage if one.start_step != 58_014)
+    track = track_record(replace(RECORD, hero_lineage=lineage))
+    assert "Steps 58,014 to 81,715 belong to no run of hero_lineage.csv: no point there is comparable." in track.notes
+    assert at(track, 59_999).why_not == "no run of the lineage owns the step"
+    assert (at(track, 56_999).comparable, at(track, 83_999).comparable) == (True, True)
+
+
+def test_what_is_not_checked_without_a_lineage_is_told() -> None:
+    notes = track_record(replace(RECORD, hero_lineage=())).notes
+    assert [note.partition(" is not checked: the record has no hero_lineage.csv")[0] for note in notes] == [
+        "Whether a point was measured on discarded steps",
+        "Whether the context changed",
+        "Whether the horizon changed",
+    ]
+    assert track_record(RECORD).notes == ()
+
+
 def test_every_point_lies_in_the_segment_that_owns_it(track: Track) -> None:
     assert sum(one.points for one in track.segments) == len(track.points) == len(RECORD.hero_evaluations)
     for before, after in zip(RECORD.hero_lineage, RECORD.hero_lineage[1:], strict=False):
