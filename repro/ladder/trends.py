@@ -3,7 +3,8 @@
 A trend is a list of spans of steps, each with the median of its values: the record's windows, and neighbouring logged
 steps of one run, no more than `SPAN` of them, so that a run of weeks is no single number.
 Steps that were trained and then discarded (a hand-over's control) belong to no history and are marked so. A statement
-is judged by the spans of the history alone, warm-up left out, and only as far as the record reaches.
+is judged by the spans of the history alone, warm-up left out, and only as far as the record reaches: a peak is open
+while nothing was measured where it was expected.
 
 Comes in: a record, and the statements that its claims make (`repro.cli.track` reads them). Goes out: a `Trend` each.
 """
@@ -189,6 +190,11 @@ def _judge_peak(one: Statement, seen: Sequence[Span], planned: int) -> tuple[Ver
     top, last = max(seen, key=lambda span: span.value), seen[-1]
     place, known = top.first_step / planned, last.end_step / planned
     found = f"the largest median, {top.value:.3f}, stands at {place:.1%}; the record's norms end at {known:.1%}"
+    low, high = one.low * planned, one.high * planned
+    if known > one.high and not any(span.end_step > low and span.first_step < high for span in seen):
+        before = max((span.end_step for span in seen if span.end_step <= low), default=0)
+        after = min(span.first_step for span in seen if span.first_step >= high)
+        return "open", f"{found}, and none that counts is of steps {before:,} to {after - 1:,}"
     if top.end_step / planned < one.low:
         return ("open" if known < one.high else "not as said"), found
     return ("not as said" if place > one.high else "as said" if known > one.high else "open"), found
