@@ -84,6 +84,8 @@ def document(facts: Record, tracked: Track, statements: tuple[Statement, ...], h
         "snapshot": facts.run.snapshot.isoformat(),
         "version": __version__,
         **tracked.as_json(),
+        "evaluations_from": _where_from(facts, "hero_evaluations.csv"),
+        "forecast_from": _where_from(facts, "ladder_grid.csv"),
         "conditions": [one.as_json() for one in conditions],
         "trends": {
             trend.metric: trend.as_json()
@@ -92,6 +94,21 @@ def document(facts: Record, tracked: Track, statements: tuple[Statement, ...], h
         "pace": pace.as_json() if pace else None,
         "frozen": held.as_json() if held else None,
         "notes": [*tracked.study.fit.notes, *tracked.notes, *(pace.notes if pace else ())],
+    }
+
+
+def _where_from(facts: Record, name: str) -> dict[str, Any]:
+    """Where a table comes from, what it lacks and how it was checked, as the record says."""
+    from audits.report.document import link
+
+    file = facts.file(name)
+    sources = zip(file.sources, map(link, file.urls), strict=True)
+    return {
+        "file": name,
+        "sources": [{"source": source, "address": address} for source, address in sources],
+        "date": file.date,
+        "left_out": file.left_out,
+        "checked": file.checked,
     }
 
 

@@ -51,6 +51,12 @@ def test_json_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -
     assert {one["claim"] for one in found["pace"]["plans"]} == {"DUR-1", "DUR-3"}
     assert [one["claim"] for one in found["conditions"]][-3:] == ["FC-8.context", "FC-8.mixture", "FC-8.tokens"]
     assert found["frozen"] is None
+    measured, forecast = load_record().file("hero_evaluations.csv"), load_record().file("ladder_grid.csv")
+    for part, file in (("evaluations_from", measured), ("forecast_from", forecast)):
+        assert found[part]["file"] == file.name
+        assert [one["source"] for one in found[part]["sources"]] == list(file.sources)
+        assert [one["address"] for one in found[part]["sources"]] == list(file.urls)
+        assert (found[part]["left_out"], found[part]["checked"]) == (file.left_out, file.checked)
 
 
 def test_the_page_stands_alone_and_is_the_same_each_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -61,6 +67,9 @@ def test_the_page_stands_alone_and_is_the_same_each_time(capsys: pytest.CaptureF
     assert "<script" not in page
     assert not re.search(r'(src|srcset|data|poster)="|url\((?!#)|@import|<link', page)
     assert 'id="residuals-title"' in page
+    for name in ("hero_evaluations.csv", "ladder_grid.csv"):  # the record's own caveats stand beside the figure
+        file = load_record().file(name)
+        assert all(text in page for text in (name, file.left_out, file.checked, *file.urls))
     assert (tmp_path / "a" / "track.json").read_text() == (tmp_path / "b" / "track.json").read_text()
 
 
