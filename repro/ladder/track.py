@@ -40,6 +40,7 @@ class Change(NamedTuple):
     until_step: int | None  # None: to the end
     why: str
     source: str  # file and entry of the record
+    ahead: bool = False  # it begins after the last step that the record knows: planned, and not yet so
 
 
 class Point(NamedTuple):
@@ -212,9 +213,15 @@ def _at_launch(record: Record, study: Study) -> Iterator[Change]:
         yield Change("mixture", 0, None, why, "record.toml, [[training_data]]; mixture_weights.csv")
 
 
+def _last_step(record: Record) -> int:
+    """The last step that the record knows to be done."""
+    return max([one.step for one in record.hero_evaluations] + [one.summary_step for one in record.hero_lineage[-1:]])
+
+
 def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator[Change]:
-    """Stages that were run and not planned at launch: by what the runs read, then by what their configurations say."""
-    target = study.fit.forecast.target
+    """Stages that were run, or are to be, and were not planned at launch: by what the runs read, then by what their
+    configurations say."""
+    target, last = study.fit.forecast.target, _last_step(record)
     ran, planned = _ran(record, target), _training_data(record, target, "planned")
     starts = set()
     if ran is None:
@@ -226,7 +233,9 @@ def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator
         meant = _stage_at(planned, stage.from_step) if planned else stages[0]
         if stage.weights != meant.weights or (planned and stage.phase != meant.phase):
             starts.add(stage.from_step)
-            why = f"the mixture is {stage.weights} since step {stage.from_step:,}, not {meant.weights} as launched"
+            ahead = stage.from_step > last
+            now = "would be {} from step {:,}, as planned now" if ahead else "is {} since step {:,}"
+            why = f"the mixture {now.format(stage.weights, stage.from_step)}, not {meant.weights} as launched"
             source = "record.toml, [[training_data]]; mixture_weights.csv"
             yield Change(
                 "mixture",
@@ -234,13 +243,14 @@ def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator
                 until,
                 why + _moved(record, meant, stage),
                 source,
+                ahead,
             )
     for segment in record.hero_lineage[1:]:
         for start in sorted(set(segment.mixture_stage_starts) - set(record.hero_lineage[0].mixture_stage_starts)):
             until = segment.end_step_exclusive
             if start not in starts and (until is None or start < until):
                 why = f"{segment.run_id} has a mixture stage from step {start:,}, which launch had not planned"
-                yield Change("mixture", max(start, segment.start_step), until, why, LINEAGE)
+                yield Change("mixture", max(start, segment.start_step), until, why, LINEAGE, start > last)
 
 
 def _configured_changes(record: Record, study: Study, notes: list[str]) -> Iterator[Change]:

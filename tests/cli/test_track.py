@@ -67,6 +67,8 @@ def test_the_page_stands_alone_and_is_the_same_each_time(capsys: pytest.CaptureF
     assert "<script" not in page
     assert not re.search(r'(src|srcset|data|poster)="|url\((?!#)|@import|<link', page)
     assert 'id="residuals-title"' in page
+    done, planned = page.index("Where the run stopped being"), page.index("Where it would, as planned now")
+    assert done < page.index("is hero_from_108000 since step 108,000") < planned < page.index("from step 312,192, as")
     for name in ("hero_evaluations.csv", "ladder_grid.csv"):  # the record's own caveats stand beside the figure
         file = load_record().file(name)
         assert all(text in page for text in (name, file.left_out, file.checked, *file.urls))

@@ -89,6 +89,22 @@ def test_points_from_the_new_mixture_on_are_not_comparable(track: Track) -> None
     assert "20% of the tokens" in track.from_the_start[-1].why
 
 
+def test_what_is_still_to_come_is_not_told_as_done(track: Track) -> None:
+    done, planned = track.changes
+    assert (done.from_step, done.ahead) == (108_000, False)
+    assert (planned.from_step, planned.ahead) == (312_192, True)
+    assert planned.why.startswith(
+        "the mixture would be hero_from_108000 from step 312,192, as planned now, not hero_launch as launched"
+    )
+    later = track_record(replace(RECORD, hero_lineage=segments({"summary_step": 312_192})))
+    assert [one.ahead for one in later.changes] == [False, False]
+    assert "is hero_from_108000 since step 312,192" in later.changes[1].why
+    kept = tuple(data for data in RECORD.training_data if data.id != "d6144")
+    staged = segments({"mixture_stage_starts": (0, 108_000, 300_000)})
+    told = track_record(replace(RECORD, training_data=kept, hero_lineage=staged)).changes
+    assert [one.from_step for one in told if one.ahead] == [300_000]
+
+
 def test_the_mixture_change_is_read_and_not_known(track: Track) -> None:
     moved = tuple(
         replace(data, stages=tuple(replace(one, from_step=min(one.from_step, 60_000)) for one in data.stages[:2]))
