@@ -118,23 +118,33 @@ def _paces(
         if one.quantity == CALENDAR_RATE and one.low is not None and one.high is not None and one.low > 0:
             words = ", ".join(one.scope.values()) or "as claimed"
             yield "calendar", words, 2 * recipe.tokens_per_step / (one.low + one.high), 0, f"claim {one.id}"
-    rates = [
-        (row.median, "hero_windows.csv")
-        for row in record.hero_windows
-        if row.metric == RATE and row.run == latest.run_id and row.first_step >= latest.start_step
-    ]
-    rates += [
-        (row.tokens_per_second, "hero_train.csv")
-        for row in record.hero_train
-        if row.run == latest.run_id and row.tokens_per_second
-    ]
-    rate = median(value for value, _ in rates) if rates else 0.0
+    rates, source = _logged_rates(record, latest)
+    rate = median(rates) if rates else 0.0
     if rate > 0:
-        yield "without stops", "the latest W&B run as logged", recipe.tokens_per_step / rate, 0, rates[0][1]
+        yield "without stops", "the latest W&B run as logged", recipe.tokens_per_step / rate, 0, source
     summary = record.run_configuration.summary if record.run_configuration else {}
     last = summary.get(RATE_OF_SUMMARY)
     if isinstance(last, int | float) and last > 0:
         yield "without stops", "the last logged step", recipe.tokens_per_step / last, 0, RUN_CONFIGURATION
+
+
+def _logged_rates(record: Record, latest: LineageSegment) -> tuple[list[float], str]:
+    """Tokens a second of the latest run's own steps, and where they stand: medians of windows, else of single steps, of
+    which one would weigh as much as a window of hundreds."""
+    windows = [
+        row
+        for row in record.hero_windows
+        if row.metric == RATE and row.run == latest.run_id and row.first_step >= latest.start_step
+    ]
+    if windows:
+        first, last = min(row.first_step for row in windows), max(row.end_step_exclusive for row in windows) - 1
+        return [row.median for row in windows], f"hero_windows.csv, steps {first:,} to {last:,}"
+    rows = [row for row in record.hero_train if row.run == latest.run_id and row.step >= latest.start_step]
+    rates = [(row.step, row.tokens_per_second) for row in rows if row.tokens_per_second is not None]
+    if not rates:
+        return [], ""
+    steps = [step for step, _ in rates]
+    return [rate for _, rate in rates], f"hero_train.csv, steps {min(steps):,} to {max(steps):,}"
 
 
 def _plans(

@@ -84,13 +84,17 @@ class Track:
 
     def as_json(self) -> dict[str, Any]:
         """The part of the command line's `track` object that is about losses."""
-        forecast, final = self.study.fit.forecast, self.study.fit.final
+        forecast, final, band = self.study.fit.forecast, self.study.fit.final, self.study.band()
         return {
             "forecast": {
                 "target": forecast.target,
                 "target_steps": forecast.target_steps,
                 "final": final.prediction,
-                "final_band": list(self.study.band()[-1]),
+                "final_band": list(band[-1]),
+                "marks": [
+                    {"fraction": law.fraction, "prediction": law.prediction, "band": list(width)}
+                    for law, width in zip(self.study.fit.points, band, strict=True)
+                ],
                 "source": forecast.source,
             },
             "comparable_means": COMPARABLE,

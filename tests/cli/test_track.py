@@ -51,6 +51,10 @@ def test_json_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -
     assert {one["claim"] for one in found["pace"]["plans"]} == {"DUR-1", "DUR-3"}
     assert [one["claim"] for one in found["conditions"]][-3:] == ["FC-8.context", "FC-8.mixture", "FC-8.tokens"]
     assert found["frozen"] is None
+    marks = found["forecast"]["marks"]  # all that the figure draws, beyond the last evaluation too
+    assert [mark["fraction"] for mark in marks] == pytest.approx([0.05 * number for number in range(1, 21)])
+    assert marks[-1]["prediction"] == found["forecast"]["final"]
+    assert marks[-1]["band"] == found["forecast"]["final_band"]
     measured, forecast = load_record().file("hero_evaluations.csv"), load_record().file("ladder_grid.csv")
     for part, file in (("evaluations_from", measured), ("forecast_from", forecast)):
         assert found[part]["file"] == file.name

@@ -311,6 +311,18 @@ def test_the_pace_and_where_it_leads() -> None:
     assert [round(late) for late in end.days_late] == [-23, -17]
 
 
+def test_a_logged_rate_is_of_one_table_and_names_it() -> None:
+    def logged(record: Record) -> tuple[float, str]:
+        pace = project_end(record, HERO, HERO.steps)
+        assert pace is not None
+        (one,) = (one for one in pace.projections if one.pace == "the latest W&B run as logged")
+        return round(HERO.tokens_per_step / one.seconds_per_step), one.source
+
+    # One window of 200 steps (3,144,409 tokens/s) and one single step (3,097,380 tokens/s) are of the latest run.
+    assert logged(RECORD) == (3_144_409, "hero_windows.csv, steps 146,139 to 146,338")
+    assert logged(replace(RECORD, hero_windows=())) == (3_097_380, "hero_train.csv, steps 219,518 to 219,518")
+
+
 def test_a_finished_run_has_no_projection_and_a_bad_date_is_told() -> None:
     done = replace(RECORD, hero_lineage=segments({"summary_step": HERO.steps - 1, "state": "finished"}))
     pace = project_end(done, HERO, HERO.steps)
