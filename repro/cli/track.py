@@ -36,8 +36,8 @@ def track(
 ) -> None:
     """Hold the published forecast against what was measured.
 
-    Along the run's history, with which points are comparable and why others are not, what was said beforehand of
-    gradient norm and drops, and the end its pace leads to. After fetch, --record follows the live run.
+    Along the run's history, with which points are comparable and why others are not, what was said of gradient norm and
+    drops, and the end its pace leads to. After fetch, --record follows the live run.
 
     Example: marin-repro track --out track
     """
@@ -162,7 +162,7 @@ def _hold(frozen: Path, points: Path | None, facts: Record, tracked: Track) -> H
 
 
 def _print_tables(found: dict[str, Any]) -> None:
-    """The points, then why some are not comparable, what was said beforehand, and the pace."""
+    """The points, then why some are not comparable, what was said of the run's course, and the pace."""
     from rich.console import Console
     from rich.text import Text
 
@@ -177,9 +177,10 @@ def _print_tables(found: dict[str, Any]) -> None:
     for kind in ("from_the_start", "changes"):
         for one in found[kind]:
             console.print(Text(f"From step {one['from_step']:,}: {one['why']}."))
-    for name, trend in found["trends"].items():
+    for trend in found["trends"].values():
         for one in trend["statements"]:
-            console.print(Text(f"{name}, {one['claim']} ({one['printed']}): {one['verdict']}; {one['found']}."))
+            said = f"{one['label']}: {one['printed']} ({one['claim']}, {one['date']})"
+            console.print(Text(f"{said}: {one['verdict']}; {one['found']}."))
     if found["frozen"]:
         table = _table("frozen, at", "measured", "forecast", "difference", "comparable")
         for one in found["frozen"]["points"]:

@@ -43,6 +43,8 @@ class Plan(NamedTuple):
     """An end that somebody announced, and by how many days the projections miss it (positive: they end later)."""
 
     announced: str  # as printed
+    label: str  # the quantity in words
+    unit: str  # of a number; empty of a date
     ends: datetime
     days_late: tuple[float, float]  # of the earliest and of the latest projection
     claim: str
@@ -162,7 +164,8 @@ def _plans(
             ends = _later(start, DAY * (one.low + one.high) / 2, f"claim {one.id}", notes) if start else None
         if ends is not None:
             late = [(end - ends).total_seconds() / DAY for end in (min(calendar), max(calendar))]
-            yield Plan(one.printed, ends, (late[0], late[1]), one.id, one.address)
+            unit = "days" if one.quantity == PLANNED_DAYS else ""
+            yield Plan(one.printed, one.label, unit, ends, (late[0], late[1]), one.id, one.address)
 
 
 def _moment(text: str, what: str, notes: list[str]) -> datetime | None:

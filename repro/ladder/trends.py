@@ -1,4 +1,4 @@
-"""The big run's gradient norm and drops along its history, and what was said of them beforehand.
+"""The big run's gradient norm and drops along its history, and what was said of them, beforehand or on the way.
 
 A trend is a list of spans of steps, each with the median of its values: the record's windows, and neighbouring logged
 steps of one run, no more than `SPAN` of them, so that a run of weeks is no single number.

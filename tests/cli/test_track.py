@@ -79,6 +79,22 @@ def test_the_page_stands_alone_and_is_the_same_each_time(capsys: pytest.CaptureF
     assert (tmp_path / "a" / "track.json").read_text() == (tmp_path / "b" / "track.json").read_text()
 
 
+def test_every_statement_is_told_with_its_quantity_and_its_day(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, _ = run(capsys, "--quiet", "--out", str(tmp_path))
+    page = " ".join(re.sub(r"<[^>]+>", "", (tmp_path / "track.html").read_text()).split())
+    out = " ".join(out.split())
+    assert code == 0
+    # An observation of October and an alert of September were not said beforehand.
+    assert "What was said of its course" in page
+    assert "2026-10-01T01:46:53Z where the gradient norm peaks: 47% to 100%" in page
+    assert "2026-09 drop fraction that raises an alert: 0.07. Not reached: after warm-up" in page
+    assert "drop fraction that raises an alert: 0.07 (DROP-13, 2026-09): not reached" in out
+    assert "Announced, planned duration: about 100 days, that is 2026-11-28;" in page
+    assert "Announced, planned end of pretraining: 2026-12-01; calendar" in page
+
+
 def test_a_hostile_record_is_shown_as_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     record, nasty = copy(tmp_path / "record"), "<script>alert(1)</script>"
     lineage = record / "hero_lineage.csv"
