@@ -64,7 +64,7 @@ def track(
         _print_tables(found)
     if not quiet:
         for note in found["notes"]:
-            typer.echo(note, err=True)
+            typer.echo(_printable(note), err=True)
         if out is not None:
             typer.echo(f"page: {out}/{PAGE}", err=True)
 
@@ -123,6 +123,7 @@ def page(found: dict[str, Any], tracked: Track) -> str:
 def read_statements(facts: Record) -> tuple[Statement, ...]:
     """What the record's claims state, as `repro.ladder` takes it; none where it has no claims."""
     from audits.claims import read_ledger
+    from audits.report.document import link
     from repro.ladder.trends import Statement
 
     if facts.claims is None:
@@ -144,7 +145,7 @@ def read_statements(facts: Record) -> tuple[Statement, ...]:
                 note=claim.note,
                 date=claim.date.text,
                 citation=claim.source.citation,
-                address=claim.source.address,
+                address=link(claim.source.address),
             )
         )
     return tuple(result)
@@ -176,11 +177,11 @@ def _print_tables(found: dict[str, Any]) -> None:
     console.print(table)
     for kind in ("from_the_start", "changes"):
         for one in found[kind]:
-            console.print(Text(f"From step {one['from_step']:,}: {one['why']}."))
+            console.print(Text(_printable(f"From step {one['from_step']:,}: {one['why']}.")))
     for trend in found["trends"].values():
         for one in trend["statements"]:
             said = f"{one['label']}: {one['printed']} ({one['claim']}, {one['date']})"
-            console.print(Text(f"{said}: {one['verdict']}; {one['found']}."))
+            console.print(Text(_printable(f"{said}: {one['verdict']}; {one['found']}.")))
     if found["frozen"]:
         table = _table("frozen, at", "measured", "forecast", "difference", "comparable")
         for one in found["frozen"]["points"]:
@@ -189,7 +190,13 @@ def _print_tables(found: dict[str, Any]) -> None:
         console.print(table)
     for one in found["pace"]["projections"] if found["pace"] else ():
         at = f"{one['seconds_per_step']:.2f} s a step, {one['kind']}"
-        console.print(Text(f"Ends {one['ends'][:10]} at the pace of {one['pace']} ({at}; {one['source']})."))
+        ends = f"Ends {one['ends'][:10]} at the pace of {one['pace']} ({at}; {one['source']})."
+        console.print(Text(_printable(ends)))
+
+
+def _printable(text: str) -> str:
+    """Text of a record on one line of a terminal, to which none of its letters is a command."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def _losses(point: dict[str, Any]) -> tuple[str, str, str]:

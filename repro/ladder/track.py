@@ -19,6 +19,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
+from repro.errors import RecordError
 from repro.ladder.recipe import Recipe, resolve_recipe
 from repro.ladder.sensitivity import Study, study_record
 from repro.record.artifacts import Stage, TrainingData
@@ -121,6 +122,8 @@ def track_record(record: Record) -> Track:
     RecordError where it has no evaluations, and whatever `study_record` raises.
     """
     record.require(EVALUATIONS)
+    if not record.hero_evaluations:
+        raise RecordError(f"record {record.run.name} ({record.folder}): {EVALUATIONS} has no rows to track.")
     study = study_record(record)
     recipe = resolve_recipe(study.fit.forecast.target)
     notes = list(_unowned(record))

@@ -111,6 +111,19 @@ def test_a_hostile_record_is_shown_as_text(capsys: pytest.CaptureFixture[str], t
     assert "&lt;script&gt;alert(1)" in page
     assert "javascript:" not in page
     assert "<img" not in page
+    assert "javascript:" not in (tmp_path / "out" / "track.json").read_text()
+
+
+def test_names_of_a_record_are_no_commands_to_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    record = copy(tmp_path / "record")
+    lineage = record / "hero_lineage.csv"
+    changed = lineage.read_text().replace("hero-main-step121638", "he\x1b[31mro\x07").replace("0;108000;", "0;100000;")
+    lineage.write_text(changed.replace("2026-09-23T21:40Z", "\x1b]0;title"))
+    code, out, err = run(capsys, "--record", str(record))
+    assert code == 0
+    assert "he�[31mro� has a mixture stage" in " ".join(out.split())
+    assert "is no date that can be read" in err
+    assert not any(letter < " " and letter != "\n" for letter in out + err)
 
 
 def test_a_record_without_claims_lineage_or_configuration_is_still_tracked(

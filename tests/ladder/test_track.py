@@ -199,6 +199,8 @@ def test_no_evaluations_is_an_error() -> None:
     files = tuple(file for file in RECORD.files if file.name != "hero_evaluations.csv")
     with pytest.raises(RecordError, match=r"has no hero_evaluations\.csv"):
         track_record(replace(RECORD, files=files, hero_evaluations=()))
+    with pytest.raises(RecordError, match=r"hero_evaluations\.csv has no rows"):
+        track_record(replace(RECORD, hero_evaluations=()))
 
 
 def test_discarded_steps_are_no_history() -> None:
