@@ -90,6 +90,9 @@ def project_end(record: Record, recipe: Recipe, planned: int, statements: Sequen
             ends = _later(at, seconds * (planned - completed), f"the pace of {pace}", notes)
             if ends is not None:
                 projections.append(Projection(pace, kind, seconds, steps, ends, source))
+        if latest.state != "running":
+            left = f"{latest.run_id} is {latest.state}, {planned - completed:,} steps before the planned end"
+            notes.append(f"{left}: a projected end takes it to have gone on at once.")
     return Pace(
         completed=completed,
         planned=planned,

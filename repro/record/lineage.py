@@ -133,8 +133,9 @@ def evaluation_table(
 
 
 def train_table(material: Material, lineage: Lineage, segments: list[Segment], train: Train) -> Table:
-    """hero_train.csv: of every `train.every` steps the first row of each run's first metric, joined with the others."""
-    table = Table(left_out=[f"a row every {train.every:,} steps, of what W&B's sample has"])
+    """hero_train.csv: of every `train.every` steps of a run each metric's first value, joined with what the other metrics
+    have at that step; one that is had already is not looked for again. Samples of the service need not share a step."""
+    table = Table(left_out=[f"of every {train.every:,} steps all but the first value of each metric that W&B's sample has"])
     columns = list(train.columns.items())
     for segment in segments:
         run = segment.run
@@ -147,15 +148,18 @@ def train_table(material: Material, lineage: Lineage, segments: list[Segment], t
             }
             if columns[0][0] not in series:
                 raise Absent(f"no series of {columns[0][1]}", pointer("history", columns[0][1]))
-            buckets: dict[int, Row] = {}
-            for row in series[columns[0][0]].values():
-                buckets.setdefault(row.step // train.every, row)
-            for row in buckets.values():
-                values = {column: rows[row.step].value for column, rows in series.items() if row.step in rows}
-                at = _utc(row)
-                known = {"step": row.step, "run": run.id, "source": "wandb", "at": at}
-                table.rows.append({**known, "tokens": (row.step + 1) * tokens, **values})
-            if buckets:
+            kept: dict[int, Row] = {}
+            for rows in series.values():
+                had = {step // train.every for step in kept if step in rows}
+                for row in rows.values():
+                    if row.step // train.every not in had:
+                        had.add(row.step // train.every)
+                        kept[row.step] = row
+            for step, row in sorted(kept.items()):
+                values = {column: rows[step].value for column, rows in series.items() if step in rows}
+                known = {"step": step, "run": run.id, "source": "wandb", "at": _utc(row)}
+                table.rows.append({**known, "tokens": (step + 1) * tokens, **values})
+            if kept:
                 table.origins.append(Origin(run.id, segment.artifact, pointer("history", columns[0][1], "rows")))
     return table
 

@@ -329,7 +329,12 @@ def test_a_finished_run_has_no_projection_and_a_bad_date_is_told() -> None:
     done = replace(RECORD, hero_lineage=segments({"summary_step": HERO.steps - 1, "state": "finished"}))
     pace = project_end(done, HERO, HERO.steps)
     assert pace is not None
-    assert pace.projections == ()
+    assert (pace.projections, pace.notes) == ((), ())
+    stopped = project_end(replace(RECORD, hero_lineage=segments({"state": "crashed"})), HERO, HERO.steps)
+    assert stopped is not None
+    assert [note.partition(":")[0] for note in stopped.notes] == [
+        "hero-fa4sm100-nomask-step146k is crashed, 170,732 steps before the planned end"
+    ]
     odd = replace(RECORD, hero_lineage=segments({"launched": "some day in September"}))
     pace = project_end(odd, HERO, HERO.steps)
     assert pace is not None
