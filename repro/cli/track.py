@@ -36,8 +36,8 @@ def track(
 ) -> None:
     """Hold the published forecast against what was measured.
 
-    Along the run's history, with which points are comparable and why others are not, what was said beforehand of
-    gradient norm and drops, and the end its pace leads to. After fetch, --record follows the live run.
+    Along the run's history, with which points are comparable and why others are not, what was said of gradient norm and
+    drops, and the end its pace leads to. After fetch, --record follows the live run.
 
     Example: marin-repro track --out track
     """
@@ -64,7 +64,7 @@ def track(
         _print_tables(found)
     if not quiet:
         for note in found["notes"]:
-            typer.echo(note, err=True)
+            typer.echo(_printable(note), err=True)
         if out is not None:
             typer.echo(f"page: {out}/{PAGE}", err=True)
 
@@ -84,6 +84,8 @@ def document(facts: Record, tracked: Track, statements: tuple[Statement, ...], h
         "snapshot": facts.run.snapshot.isoformat(),
         "version": __version__,
         **tracked.as_json(),
+        "evaluations_from": _where_from(facts, "hero_evaluations.csv"),
+        "forecast_from": _where_from(facts, "ladder_grid.csv"),
         "conditions": [one.as_json() for one in conditions],
         "trends": {
             trend.metric: trend.as_json()
@@ -92,6 +94,21 @@ def document(facts: Record, tracked: Track, statements: tuple[Statement, ...], h
         "pace": pace.as_json() if pace else None,
         "frozen": held.as_json() if held else None,
         "notes": [*tracked.study.fit.notes, *tracked.notes, *(pace.notes if pace else ())],
+    }
+
+
+def _where_from(facts: Record, name: str) -> dict[str, Any]:
+    """Where a table comes from, what it lacks and how it was checked, as the record says."""
+    from audits.report.document import link
+
+    file = facts.file(name)
+    sources = zip(file.sources, map(link, file.urls), strict=True)
+    return {
+        "file": name,
+        "sources": [{"source": source, "address": address} for source, address in sources],
+        "date": file.date,
+        "left_out": file.left_out,
+        "checked": file.checked,
     }
 
 
@@ -106,6 +123,7 @@ def page(found: dict[str, Any], tracked: Track) -> str:
 def read_statements(facts: Record) -> tuple[Statement, ...]:
     """What the record's claims state, as `repro.ladder` takes it; none where it has no claims."""
     from audits.claims import read_ledger
+    from audits.report.document import link
     from repro.ladder.trends import Statement
 
     if facts.claims is None:
@@ -127,7 +145,7 @@ def read_statements(facts: Record) -> tuple[Statement, ...]:
                 note=claim.note,
                 date=claim.date.text,
                 citation=claim.source.citation,
-                address=claim.source.address,
+                address=link(claim.source.address),
             )
         )
     return tuple(result)
@@ -145,7 +163,7 @@ def _hold(frozen: Path, points: Path | None, facts: Record, tracked: Track) -> H
 
 
 def _print_tables(found: dict[str, Any]) -> None:
-    """The points, then why some are not comparable, what was said beforehand, and the pace."""
+    """The points, then why some are not comparable, what was said of the run's course, and the pace."""
     from rich.console import Console
     from rich.text import Text
 
@@ -159,10 +177,11 @@ def _print_tables(found: dict[str, Any]) -> None:
     console.print(table)
     for kind in ("from_the_start", "changes"):
         for one in found[kind]:
-            console.print(Text(f"From step {one['from_step']:,}: {one['why']}."))
-    for name, trend in found["trends"].items():
+            console.print(Text(_printable(f"From step {one['from_step']:,}: {one['why']}.")))
+    for trend in found["trends"].values():
         for one in trend["statements"]:
-            console.print(Text(f"{name}, {one['claim']} ({one['printed']}): {one['verdict']}; {one['found']}."))
+            said = f"{one['label']}: {one['printed']} ({one['claim']}, {one['date']})"
+            console.print(Text(_printable(f"{said}: {one['verdict']}; {one['found']}.")))
     if found["frozen"]:
         table = _table("frozen, at", "measured", "forecast", "difference", "comparable")
         for one in found["frozen"]["points"]:
@@ -171,7 +190,13 @@ def _print_tables(found: dict[str, Any]) -> None:
         console.print(table)
     for one in found["pace"]["projections"] if found["pace"] else ():
         at = f"{one['seconds_per_step']:.2f} s a step, {one['kind']}"
-        console.print(Text(f"Ends {one['ends'][:10]} at the pace of {one['pace']} ({at}; {one['source']})."))
+        ends = f"Ends {one['ends'][:10]} at the pace of {one['pace']} ({at}; {one['source']})."
+        console.print(Text(_printable(ends)))
+
+
+def _printable(text: str) -> str:
+    """Text of a record on one line of a terminal, to which none of its letters is a command."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def _losses(point: dict[str, Any]) -> tuple[str, str, str]:

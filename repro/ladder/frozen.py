@@ -105,12 +105,18 @@ def _doubts(
 ) -> Iterator[str]:
     if completed < planned:
         yield f"{completed / planned:.1%} of the run: a law of finished runs does not speak of it"
-    known_by = datetime.combine(record.run.snapshot, time.max, UTC)  # the record ends then
-    if evaluated_at:
-        moment = datetime.fromisoformat(evaluated_at)
-        known_by = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    known_by = _known_by(record, evaluated_at)
     if known_by < forecast.frozen:
         yield f"known by {known_by:%Y-%m-%d}, before the forecast was frozen"
+
+
+def _known_by(record: Record, evaluated_at: str | None) -> datetime:
+    """When the evaluation was there; where the record has no time of it that can be read, the end of the record."""
+    try:
+        moment = datetime.fromisoformat(evaluated_at or "")
+    except ValueError:
+        return datetime.combine(record.run.snapshot, time.max, UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _hold(

@@ -25,6 +25,7 @@ from repro.record.tables import LineageSegment
 RATE, RATE_OF_SUMMARY = "tokens_per_second", "throughput/tokens_per_second"
 PLANNED_END, PLANNED_DAYS, CALENDAR_RATE = "run.planned_end", "run.planned_days", "throughput.calendar_rate"
 DAY = 86_400.0  # seconds
+ENOUGH = 1_000  # steps: a calendar pace over fewer is that of one stop, or of none
 
 
 class Projection(NamedTuple):
@@ -42,6 +43,8 @@ class Plan(NamedTuple):
     """An end that somebody announced, and by how many days the projections miss it (positive: they end later)."""
 
     announced: str  # as printed
+    label: str  # the quantity in words
+    unit: str  # of a number; empty of a date
     ends: datetime
     days_late: tuple[float, float]  # of the earliest and of the latest projection
     claim: str
@@ -84,8 +87,12 @@ def project_end(record: Record, recipe: Recipe, planned: int, statements: Sequen
     projections: list[Projection] = []
     if at is not None and completed < planned:
         for kind, pace, seconds, steps, source in _paces(record, recipe, first, latest, at, statements, notes):
-            ends = at + timedelta(seconds=seconds * (planned - completed))
-            projections.append(Projection(pace, kind, seconds, steps, ends, source))
+            ends = _later(at, seconds * (planned - completed), f"the pace of {pace}", notes)
+            if ends is not None:
+                projections.append(Projection(pace, kind, seconds, steps, ends, source))
+        if latest.state != "running":
+            left = f"{latest.run_id} is {latest.state}, {planned - completed:,} steps before the planned end"
+            notes.append(f"{left}: a projected end takes it to have gone on at once.")
     return Pace(
         completed=completed,
         planned=planned,
@@ -110,29 +117,39 @@ def _paces(
     for words, since in spans:
         start = _moment(since.launched, f"launch of {since.run_id}", notes)
         steps = latest.summary_step + 1 - since.start_step
-        if start is not None and start < at and steps > 0:
+        if start is not None and start < at and steps >= ENOUGH:
             yield "calendar", words, (at - start).total_seconds() / steps, steps, "hero_lineage.csv"
     for one in statements:
         if one.quantity == CALENDAR_RATE and one.low is not None and one.high is not None and one.low > 0:
             words = ", ".join(one.scope.values()) or "as claimed"
             yield "calendar", words, 2 * recipe.tokens_per_step / (one.low + one.high), 0, f"claim {one.id}"
-    rates = [
-        (row.median, "hero_windows.csv")
-        for row in record.hero_windows
-        if row.metric == RATE and row.run == latest.run_id and row.first_step >= latest.start_step
-    ]
-    rates += [
-        (row.tokens_per_second, "hero_train.csv")
-        for row in record.hero_train
-        if row.run == latest.run_id and row.tokens_per_second
-    ]
-    if rates:
-        rate = median(value for value, _ in rates)
-        yield "without stops", "the latest W&B run as logged", recipe.tokens_per_step / rate, 0, rates[0][1]
+    rates, source = _logged_rates(record, latest)
+    rate = median(rates) if rates else 0.0
+    if rate > 0:
+        yield "without stops", "the latest W&B run as logged", recipe.tokens_per_step / rate, 0, source
     summary = record.run_configuration.summary if record.run_configuration else {}
     last = summary.get(RATE_OF_SUMMARY)
     if isinstance(last, int | float) and last > 0:
         yield "without stops", "the last logged step", recipe.tokens_per_step / last, 0, RUN_CONFIGURATION
+
+
+def _logged_rates(record: Record, latest: LineageSegment) -> tuple[list[float], str]:
+    """Tokens a second of the latest run's own steps, and where they stand: medians of windows, else of single steps, of
+    which one would weigh as much as a window of hundreds."""
+    windows = [
+        row
+        for row in record.hero_windows
+        if row.metric == RATE and row.run == latest.run_id and row.first_step >= latest.start_step
+    ]
+    if windows:
+        first, last = min(row.first_step for row in windows), max(row.end_step_exclusive for row in windows) - 1
+        return [row.median for row in windows], f"hero_windows.csv, steps {first:,} to {last:,}"
+    rows = [row for row in record.hero_train if row.run == latest.run_id and row.step >= latest.start_step]
+    rates = [(row.step, row.tokens_per_second) for row in rows if row.tokens_per_second is not None]
+    if not rates:
+        return [], ""
+    steps = [step for step, _ in rates]
+    return [rate for _, rate in rates], f"hero_train.csv, steps {min(steps):,} to {max(steps):,}"
 
 
 def _plans(
@@ -147,21 +164,31 @@ def _plans(
             ends = _moment(one.printed, f"claim {one.id}", notes)
         elif one.quantity == PLANNED_DAYS and not one.scope and one.low is not None and one.high is not None:
             start = _moment(first.launched, f"launch of {first.run_id}", notes)
-            ends = start + timedelta(days=(one.low + one.high) / 2) if start else None
+            ends = _later(start, DAY * (one.low + one.high) / 2, f"claim {one.id}", notes) if start else None
         if ends is not None:
             late = [(end - ends).total_seconds() / DAY for end in (min(calendar), max(calendar))]
-            yield Plan(one.printed, ends, (late[0], late[1]), one.id, one.address)
+            unit = "days" if one.quantity == PLANNED_DAYS else ""
+            yield Plan(one.printed, one.label, unit, ends, (late[0], late[1]), one.id, one.address)
 
 
 def _moment(text: str, what: str, notes: list[str]) -> datetime | None:
     """The first of the moments that a field lists, in UTC; a day is taken at its midnight. None, and a note, else."""
     try:
         moment = datetime.fromisoformat(text.split(";")[0].strip())
-    except ValueError:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # the latter: within hours of the calendar's first or last day
         notes.append(f"{what}: {text[:60]!r} is no date that can be read.")
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _later(moment: datetime, seconds: float, what: str, notes: list[str]) -> datetime | None:
+    """So many seconds on; None, and a note, where that is beyond the calendar's years 1 to 9999."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        notes.append(f"{what}: {seconds:.3g} seconds from {moment:%Y-%m-%d} lie beyond any date.")
+        return None
 
 
 def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -19,13 +19,14 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
+from repro.errors import RecordError
 from repro.ladder.recipe import Recipe, resolve_recipe
 from repro.ladder.sensitivity import Study, study_record
 from repro.record.artifacts import Stage, TrainingData
 from repro.record.facts import RUN_CONFIGURATION, Record
 from repro.record.tables import HeroEvaluation, LineageSegment
 
-EVALUATIONS = "hero_evaluations.csv"
+EVALUATIONS, LINEAGE = "hero_evaluations.csv", "hero_lineage.csv"
 CONTEXT, HORIZON = "model.max_seq_len", "trainer.trainer.num_train_steps"  # of a run's configuration
 COMPARABLE = (
     "the run still is as it was launched: its mixture stages, the ladder's context length, the planned steps and tokens"
@@ -40,6 +41,7 @@ class Change(NamedTuple):
     until_step: int | None  # None: to the end
     why: str
     source: str  # file and entry of the record
+    ahead: bool = False  # it begins after the last step that the record knows: planned, and not yet so
 
 
 class Point(NamedTuple):
@@ -83,13 +85,17 @@ class Track:
 
     def as_json(self) -> dict[str, Any]:
         """The part of the command line's `track` object that is about losses."""
-        forecast, final = self.study.fit.forecast, self.study.fit.final
+        forecast, final, band = self.study.fit.forecast, self.study.fit.final, self.study.band()
         return {
             "forecast": {
                 "target": forecast.target,
                 "target_steps": forecast.target_steps,
                 "final": final.prediction,
-                "final_band": list(self.study.band()[-1]),
+                "final_band": list(band[-1]),
+                "marks": [
+                    {"fraction": law.fraction, "prediction": law.prediction, "band": list(width)}
+                    for law, width in zip(self.study.fit.points, band, strict=True)
+                ],
                 "source": forecast.source,
             },
             "comparable_means": COMPARABLE,
@@ -116,9 +122,11 @@ def track_record(record: Record) -> Track:
     RecordError where it has no evaluations, and whatever `study_record` raises.
     """
     record.require(EVALUATIONS)
+    if not record.hero_evaluations:
+        raise RecordError(f"record {record.run.name} ({record.folder}): {EVALUATIONS} has no rows to track.")
     study = study_record(record)
     recipe = resolve_recipe(study.fit.forecast.target)
-    notes: list[str] = []
+    notes = list(_unowned(record))
     changes = (*_mixture_changes(record, study, notes), *_configured_changes(record, study, notes))
     points = tuple(
         _point(evaluation, record, study, recipe, changes)
@@ -143,6 +151,16 @@ def segment_at(record: Record, step: int) -> LineageSegment | None:
     return None
 
 
+def _unowned(record: Record) -> Iterator[str]:
+    """Notes on steps of which the lineage does not say whose they are."""
+    if not record.hero_lineage:
+        yield f"Whether a point was measured on discarded steps is not checked: the record has no {LINEAGE}."
+    for before, after in pairwise(record.hero_lineage):
+        if before.end_step_exclusive is not None and before.end_step_exclusive < after.start_step:
+            first, last = before.end_step_exclusive, after.start_step - 1
+            yield f"Steps {first:,} to {last:,} belong to no run of {LINEAGE}: no point there is comparable."
+
+
 def _point(
     evaluation: HeroEvaluation, record: Record, study: Study, recipe: Recipe, changes: Sequence[Change]
 ) -> Point:
@@ -151,6 +169,8 @@ def _point(
     why = []
     if predicted is None:
         why.append(f"the forecast has no mark at {step / study.fit.forecast.target_steps:.1%} of the run")
+    if owner is None and record.hero_lineage:
+        why.append("no run of the lineage owns the step")
     if owner is not None and evaluation.run != owner.run_id:
         why.append(f"measured in {evaluation.run}, whose step {step:,} was discarded: {owner.run_id} owns it")
     if evaluation.tokens != (expected := (step + 1) * recipe.tokens_per_step):
@@ -200,9 +220,15 @@ def _at_launch(record: Record, study: Study) -> Iterator[Change]:
         yield Change("mixture", 0, None, why, "record.toml, [[training_data]]; mixture_weights.csv")
 
 
+def _last_step(record: Record) -> int:
+    """The last step that the record knows to be done."""
+    return max([one.step for one in record.hero_evaluations] + [one.summary_step for one in record.hero_lineage[-1:]])
+
+
 def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator[Change]:
-    """Stages that were run and not planned at launch: by what the runs read, then by what their configurations say."""
-    target = study.fit.forecast.target
+    """Stages that were run, or are to be, and were not planned at launch: by what the runs read, then by what their
+    configurations say."""
+    target, last = study.fit.forecast.target, _last_step(record)
     ran, planned = _ran(record, target), _training_data(record, target, "planned")
     starts = set()
     if ran is None:
@@ -214,7 +240,9 @@ def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator
         meant = _stage_at(planned, stage.from_step) if planned else stages[0]
         if stage.weights != meant.weights or (planned and stage.phase != meant.phase):
             starts.add(stage.from_step)
-            why = f"the mixture is {stage.weights} since step {stage.from_step:,}, not {meant.weights} as launched"
+            ahead = stage.from_step > last
+            now = "would be {} from step {:,}, as planned now" if ahead else "is {} since step {:,}"
+            why = f"the mixture {now.format(stage.weights, stage.from_step)}, not {meant.weights} as launched"
             source = "record.toml, [[training_data]]; mixture_weights.csv"
             yield Change(
                 "mixture",
@@ -222,32 +250,40 @@ def _mixture_changes(record: Record, study: Study, notes: list[str]) -> Iterator
                 until,
                 why + _moved(record, meant, stage),
                 source,
+                ahead,
             )
     for segment in record.hero_lineage[1:]:
         for start in sorted(set(segment.mixture_stage_starts) - set(record.hero_lineage[0].mixture_stage_starts)):
             until = segment.end_step_exclusive
             if start not in starts and (until is None or start < until):
                 why = f"{segment.run_id} has a mixture stage from step {start:,}, which launch had not planned"
-                yield Change("mixture", max(start, segment.start_step), until, why, "hero_lineage.csv")
+                yield Change("mixture", max(start, segment.start_step), until, why, LINEAGE, start > last)
 
 
 def _configured_changes(record: Record, study: Study, notes: list[str]) -> Iterator[Change]:
-    """Segments whose configured context length is not the ladder's, or whose steps are not the forecast's."""
+    """Segments whose configured context length is not the ladder's, or whose steps are not the forecast's: by what the
+    lineage says of each run, else by the configurations of the first and the latest."""
     forecast = study.fit.forecast
     lengths = {resolve_recipe(rung).seq_len for rung in forecast.fitted_on}
-    wanted: tuple[tuple[Literal["context", "horizon"], str, set[int], str], ...] = (
-        ("context", CONTEXT, lengths, "{:,} tokens of context, where the ladder had {}"),
-        ("horizon", HORIZON, {forecast.target_steps}, "{:,} planned steps, where the forecast has {}"),
+    own = [{one.run_id: getattr(one, name) for one in record.hero_lineage} for name in ("seq_len", "planned_steps")]
+    wanted: tuple[tuple[Literal["context", "horizon"], str, dict[str, int | None], set[int], str], ...] = (
+        ("context", CONTEXT, own[0], lengths, "{:,} tokens of context, where the ladder had {}"),
+        ("horizon", HORIZON, own[1], {forecast.target_steps}, "{:,} planned steps, where the forecast has {}"),
     )
-    for what, path, expected, words in wanted:
+    for what, path, told, expected, words in wanted:
         known = _configured(record, path)
-        if not known:
+        if not record.hero_lineage:
+            notes.append(f"Whether the {what} changed is not checked: the record has no {LINEAGE}.")
+            continue
+        if not known and not any(told.values()):
             notes.append(f"Whether the {what} changed is not checked: {RUN_CONFIGURATION} does not say {path}.")
             continue
         alike = next(iter(known.values())) if len(set(known.values())) == 1 else None  # then taken for all between
         for segment in record.hero_lineage:
             span = (segment.start_step, segment.end_step_exclusive)
-            place, value = f"{RUN_CONFIGURATION}, {path}", known.get(segment.run_id, alike)
+            place, value = LINEAGE, told[segment.run_id]
+            if value is None:
+                place, value = f"{RUN_CONFIGURATION}, {path}", known.get(segment.run_id, alike)
             if value is None:
                 yield Change(what, *span, f"the record does not say {path} of {segment.run_id}", place)
             elif value not in expected:

@@ -1,8 +1,10 @@
-"""The big run's gradient norm and drops along its history, and what was said of them beforehand.
+"""The big run's gradient norm and drops along its history, and what was said of them, beforehand or on the way.
 
-A trend is a list of spans of steps: the record's windows, and runs of logged steps, each with the median of its values.
+A trend is a list of spans of steps, each with the median of its values: the record's windows, and neighbouring logged
+steps of one run, no more than `SPAN` of them, so that a run of weeks is no single number.
 Steps that were trained and then discarded (a hand-over's control) belong to no history and are marked so. A statement
-is judged by the spans of the history alone, warm-up left out, and only as far as the record reaches.
+is judged by the spans of the history alone, warm-up left out, and only as far as the record reaches: a peak is open
+while nothing was measured where it was expected.
 
 Comes in: a record, and the statements that its claims make (`repro.cli.track` reads them). Goes out: a `Trend` each.
 """
@@ -25,6 +27,7 @@ NORM_PEAK, DROP_FRACTION, DROP_ALERT = (
     "routing.drop_alert",
 )
 GAP = 1_000  # steps: samples further apart are another span
+SPAN = 5_000  # steps: at each multiple of it a span of samples ends; fetch keeps a row every 500, so ten values
 
 Verdict = Literal["as said", "not as said", "open", "another run", "reached", "not reached"]  # the last two: of alerts
 
@@ -150,13 +153,14 @@ def read_spans(record: Record, metric: str) -> tuple[Span, ...]:
 
 
 def _neighbours(rows: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:
-    """Samples of one run and source that lie close together; of two of one step and run, the first source's."""
+    """Samples of one run and source that lie close together, cut at multiples of `SPAN`; of two of one step and run, the
+    first source's."""
     unique = {(row.step, row.run): row for row in reversed(rows)}
     ordered = sorted(unique.values(), key=lambda row: (row.run, row.source, row.step))
     for _, group in groupby(ordered, key=lambda row: (row.run, row.source)):
         near: list[TrainSample] = []
         for row in group:
-            if near and row.step - near[-1].step > GAP:
+            if near and (row.step - near[-1].step > GAP or row.step // SPAN > near[-1].step // SPAN):
                 yield near
                 near = []
             near.append(row)
@@ -186,6 +190,11 @@ def _judge_peak(one: Statement, seen: Sequence[Span], planned: int) -> tuple[Ver
     top, last = max(seen, key=lambda span: span.value), seen[-1]
     place, known = top.first_step / planned, last.end_step / planned
     found = f"the largest median, {top.value:.3f}, stands at {place:.1%}; the record's norms end at {known:.1%}"
+    low, high = one.low * planned, one.high * planned
+    if known > one.high and not any(span.end_step > low and span.first_step < high for span in seen):
+        before = max((span.end_step for span in seen if span.end_step <= low), default=0)
+        after = min(span.first_step for span in seen if span.first_step >= high)
+        return "open", f"{found}, and none that counts is of steps {before:,} to {after - 1:,}"
     if top.end_step / planned < one.low:
         return ("open" if known < one.high else "not as said"), found
     return ("not as said" if place > one.high else "as said" if known > one.high else "open"), found

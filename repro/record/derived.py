@@ -170,7 +170,7 @@ def _tables(material: Material, places: Places) -> dict[str, Table]:
     segments = _segments(material, places)
     if places.lineage is not None and segments:
         loss = places.evaluation.loss if places.evaluation else ""
-        tables[LINEAGE] = lineage_table(material, places.lineage, segments, loss)
+        tables[LINEAGE] = lineage_table(material, places.lineage, segments, loss, places.rung_columns)
         if evaluation := places.evaluation:
             tables[EVALUATIONS] = evaluation_table(
                 material, places.lineage, segments, evaluation, lambda run: domain_series(run, evaluation)

@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,7 @@ def _read_table(name: str, data: bytes) -> Any:
     if kind is GridRow:
         return _grid(rows)
     if kind is LineageRow:
+        _refuse_shared_steps(rows, name)
         return tuple(_segment(row, f"{name}, {row.run_id}") for row in rows)
     return rows
 
@@ -190,6 +192,25 @@ def _grid(rows: tuple[GridRow, ...]) -> dict[str, tuple[GridPoint, ...]]:
     """Each rung's points by step; rungs in the order of the file."""
     rungs = dict.fromkeys(row.rung for row in rows)
     return {rung: tuple(sorted(GridPoint(row.step, row.loss) for row in rows if row.rung == rung)) for rung in rungs}
+
+
+def _refuse_shared_steps(rows: tuple[LineageRow, ...], name: str) -> None:
+    """Raise RecordError where two runs own a step, or rows are not in the order of steps. A gap is none: the sources may
+    lack a run."""
+    for row in rows:
+        if row.end_step_exclusive is not None and row.end_step_exclusive <= row.start_step:
+            raise RecordError(
+                f"{name}, {row.run_id}: it ends at {row.end_step_exclusive:,}, and begins at {row.start_step:,}. "
+                "Give the first step it owns, and the first that it no longer owns."
+            )
+    for before, after in pairwise(rows):
+        end = before.end_step_exclusive
+        if end is None or after.start_step < end:
+            ends = "no end" if end is None else f"its end at {end:,}"
+            raise RecordError(
+                f"{name}, {after.run_id}: it begins at step {after.start_step:,}, and {before.run_id} above it has "
+                f"{ends}. Put the runs in the order of steps; each step belongs to one run, and only the last is open."
+            )
 
 
 def _segment(row: LineageRow, where: str) -> LineageSegment:

@@ -9,13 +9,14 @@ discarded: they stand in its summary and in no table.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
 from repro.record.material import Material, Origin, Table
-from repro.record.places import Evaluation, Lineage, Train
+from repro.record.places import Evaluation, Lineage, Paths, Train
 from repro.record.stored import Absent, Row, StoredRun, pointer
 
 
@@ -61,8 +62,11 @@ def read_segments(material: Material, lineage: Lineage) -> list[Segment]:
     return segments
 
 
-def lineage_table(material: Material, lineage: Lineage, segments: list[Segment], loss: str) -> Table:
-    """hero_lineage.csv. Why a run was started or ended is people's prose, and stays empty."""
+def lineage_table(
+    material: Material, lineage: Lineage, segments: list[Segment], loss: str, columns: Mapping[str, Paths]
+) -> Table:
+    """hero_lineage.csv. `columns`: where a run's configuration says its `seq_len` and `steps`, as of a rung's run.
+    Why a run was started or ended is people's prose, and stays empty."""
     table = Table(left_out=["why runs were started and ended: that is said in words, not in W&B"])
     for segment in segments:
         run, what = segment.run, f"hero_lineage.csv, {segment.run.id}"
@@ -81,6 +85,8 @@ def lineage_table(material: Material, lineage: Lineage, segments: list[Segment],
                     "launch_commits": _optional(run, lineage.launch_commit),
                     "archived_evaluations": len(segment.own(run.series(loss))) if loss in run.metrics() else 0,
                     "mixture_stage_starts": ";".join(str(_first_step(stage)) for stage in stages),
+                    "seq_len": _known_number(run, columns.get("seq_len")),
+                    "planned_steps": _known_number(run, columns.get("steps")),
                 }
             )
             table.origins.append(Origin(run.id, segment.artifact, segment.place))
@@ -127,8 +133,9 @@ def evaluation_table(
 
 
 def train_table(material: Material, lineage: Lineage, segments: list[Segment], train: Train) -> Table:
-    """hero_train.csv: of every `train.every` steps the first row of each run's first metric, joined with the others."""
-    table = Table(left_out=[f"a row every {train.every:,} steps, of what W&B's sample has"])
+    """hero_train.csv: of every `train.every` steps of a run each metric's first value, joined with what the other metrics
+    have at that step; one that is had already is not looked for again. Samples of the service need not share a step."""
+    table = Table(left_out=[f"of every {train.every:,} steps all but the first value of each metric that W&B's sample has"])
     columns = list(train.columns.items())
     for segment in segments:
         run = segment.run
@@ -141,15 +148,18 @@ def train_table(material: Material, lineage: Lineage, segments: list[Segment], t
             }
             if columns[0][0] not in series:
                 raise Absent(f"no series of {columns[0][1]}", pointer("history", columns[0][1]))
-            buckets: dict[int, Row] = {}
-            for row in series[columns[0][0]].values():
-                buckets.setdefault(row.step // train.every, row)
-            for row in buckets.values():
-                values = {column: rows[row.step].value for column, rows in series.items() if row.step in rows}
-                at = _utc(row)
-                known = {"step": row.step, "run": run.id, "source": "wandb", "at": at}
-                table.rows.append({**known, "tokens": (row.step + 1) * tokens, **values})
-            if buckets:
+            kept: dict[int, Row] = {}
+            for rows in series.values():
+                had = {step // train.every for step in kept if step in rows}
+                for row in rows.values():
+                    if row.step // train.every not in had:
+                        had.add(row.step // train.every)
+                        kept[row.step] = row
+            for step, row in sorted(kept.items()):
+                values = {column: rows[step].value for column, rows in series.items() if step in rows}
+                known = {"step": step, "run": run.id, "source": "wandb", "at": _utc(row)}
+                table.rows.append({**known, "tokens": (step + 1) * tokens, **values})
+            if kept:
                 table.origins.append(Origin(run.id, segment.artifact, pointer("history", columns[0][1], "rows")))
     return table
 
@@ -227,6 +237,15 @@ def _setting(run: StoredRun, path: str) -> Any:
         return run.setting(path) if path else None
     except Absent:
         return None
+
+
+def _known_number(run: StoredRun, paths: Paths | None) -> int | None:
+    """A whole number above nothing of the configuration; None where it has none."""
+    try:
+        number = run.number(paths) if paths else 0
+    except Absent:
+        return None
+    return number if number > 0 else None
 
 
 def _first_step(stage: Any) -> int:

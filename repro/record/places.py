@@ -5,7 +5,7 @@
     [rung_columns]    a column of ladder_rungs.csv: path in the run's configuration, or several that are multiplied
     [printed]         figures printed in a source file: a text table in a string, and which column is which
     [lineage]         the runs that one history of weights went through, and where a run says at which step it began
-    [train]           training metrics by column of hero_train.csv, and how many steps apart its rows are
+    [train]           training metrics by column of hero_train.csv, and how many steps apart its values are
     [configuration]   branches of the configuration that are too large to be kept
     [[weights]]       a set of mixture weights, by phase; [[tokens]] available tokens of a store; [cells] their names
     [[fact]]          a single value: an expression of a pinned source file, or a JSON pointer
@@ -84,7 +84,7 @@ class Lineage:
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)
 class Train:
-    """Of each `every` steps the first that all of `columns`' metrics are looked for at."""
+    """Of each `every` steps the first value of each of `columns`' metrics is kept."""
 
     every: Annotated[int, Field(ge=1)]
     columns: Mapping[str, str]

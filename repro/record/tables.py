@@ -128,6 +128,8 @@ class LineageRow:
     why_ended: str = ""
     archived_evaluations: int
     mixture_stage_starts: str = ""
+    seq_len: Count | None = None  # as the run was configured; empty where the sources do not say it of this run
+    planned_steps: Count | None = None
 
 
 @plain_dataclass(frozen=True, kw_only=True)
@@ -146,6 +148,8 @@ class LineageSegment:
     why_ended: str
     archived_evaluations: int
     mixture_stage_starts: tuple[int, ...]
+    seq_len: int | None  # tokens of context
+    planned_steps: int | None
 
 
 @dataclass(frozen=True, kw_only=True, config=ENTRY)

@@ -76,6 +76,17 @@ def test_of_the_record_only_an_end_not_yet_known_is_comparable(forecast: FrozenF
     assert end.why_not == "known by 2026-12-05, before the forecast was frozen"
 
 
+def test_a_time_that_cannot_be_read_is_the_end_of_the_record(forecast: FrozenForecast) -> None:
+    track = track_record(RECORD)
+    last = track.points[-1]._replace(step=390_250)
+    for told in (None, "some day"):
+        record = replace(
+            RECORD, hero_evaluations=(replace(RECORD.hero_evaluations[-1], step=390_250, evaluated_at=told),)
+        )
+        (end,) = hold_record(forecast, record, replace(track, points=(last,))).points
+        assert end.why_not == f"known by {RECORD.run.snapshot}, before the forecast was frozen"
+
+
 def test_a_form_that_the_record_cannot_serve_is_refused(forecast: FrozenForecast) -> None:
     other = replace(forecast, form=FORMS["chinchilla"])
     with pytest.raises(UsageError, match="needs params and tokens"):

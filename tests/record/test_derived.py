@@ -302,6 +302,35 @@ def test_tables_of_a_fetched_record_are_those_of_the_built_in_one(world: World, 
     assert "components" not in record.run_configuration.value("data")
 
 
+def test_metrics_that_share_no_step_are_all_kept(world: World) -> None:
+    run = world.wandb.runs[-1]  # its losses: every 10 steps from 217,519
+    norms = [
+        {"_step": step, "_timestamp": 1787191982.0 + step, "grad/norm/total": step / 1e6, "throughput/mfu": 25.0}
+        for step in range(217_524, 219_519, 10)
+    ]
+    run.rows = sorted([*run.rows, *norms], key=lambda row: row["_step"])
+    world.fetch()
+    record = load_record(world.folder)
+    rows = [row for row in record.hero_train if row.run == run.id]
+    losses = [row.step for row in rows if row.train_loss is not None]
+    assert losses == [217_519, 218_009, 218_509, 219_009, 219_509]
+    kept = {row.step: (row.grad_norm, row.mfu_percent) for row in rows if row.grad_norm is not None}
+    assert kept == {step: (step / 1e6, 25.0) for step in (217_524, 218_004, 218_504, 219_004, 219_504)}
+    assert [row.step for row in rows] == sorted({*losses, *kept})
+    assert all(row.tokens == (row.step + 1) * 46_137_344 for row in rows)
+    assert "all but the first value of each metric" in record.file("hero_train.csv").left_out
+
+
+def test_every_run_of_the_lineage_says_its_context_and_horizon(world: World) -> None:
+    world.wandb.runs[-1].config["model"]["max_seq_len"] = 16_384
+    world.wandb.runs[-2].config["trainer"]["trainer"]["num_train_steps"] = 400_000
+    del world.wandb.runs[-3].config["model"]["max_seq_len"]
+    world.fetch()
+    lineage = load_record(world.folder).hero_lineage
+    assert [one.seq_len for one in lineage] == [4096, 4096, 4096, 4096, None, 4096, 16_384]
+    assert [one.planned_steps for one in lineage] == [390_251] * 5 + [400_000, 390_251]
+
+
 def test_every_fact_says_where_it_stands_and_what_is_not_shown_is_listed(world: World) -> None:
     world.fetch()
     content = facts_of(world.folder)

@@ -163,6 +163,28 @@ def test_lists_of_the_lineage_are_split(small: Path) -> None:
     assert "hero_lineage.csv, a, mixture_stage_starts: '0;fifty' is no list of steps" in refused(small)
 
 
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ("a,0,50 b,40,", "b: it begins at step 40, and a above it has its end at 50."),
+        ("b,50, a,0,50", "a: it begins at step 0, and b above it has no end."),
+        ("a,0, b,50,", "b: it begins at step 50, and a above it has no end."),
+        ("b,50,90 a,0,50", "a: it begins at step 0, and b above it has its end at 90."),
+        ("a,50,50 b,50,", "a: it ends at 50, and begins at 50."),
+    ],
+)
+def test_a_step_of_two_runs_is_an_error_that_names_the_row(small: Path, runs: str, words: str) -> None:
+    header = "run_id,start_step,end_step_exclusive,state,summary_step,last_heartbeat,launched,archived_evaluations\n"
+    add_file(small, "hero_lineage.csv", header + "".join(f"{run},running,99,x,y,1\n" for run in runs.split()))
+    assert f"hero_lineage.csv, {words}" in refused(small)
+
+
+def test_a_lineage_may_lack_a_run(small: Path) -> None:
+    header = "run_id,start_step,end_step_exclusive,state,summary_step,last_heartbeat,launched,archived_evaluations\n"
+    add_file(small, "hero_lineage.csv", f"{header}a,0,50,crashed,99,x,y,1\nc,70,,running,99,x,y,1\n")
+    assert [one.run_id for one in load_record(small).hero_lineage] == ["a", "c"]
+
+
 def test_a_folder_that_is_not_there_or_no_record_is_an_error(tmp_path: Path) -> None:
     assert "there is no such folder" in refused(tmp_path / "nowhere")
     assert "it has no record.toml" in refused(tmp_path)
