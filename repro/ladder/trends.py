@@ -153,8 +153,8 @@ def read_spans(record: Record, metric: str) -> tuple[Span, ...]:
 
 
 def _neighbours(rows: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:
-    """Samples of one run and source that lie close together, cut at multiples of `SPAN`; of two of one step and run, the
-    first source's."""
+    """Samples of one run and source that lie close together, cut at multiples of `SPAN`; of two of one step and run,
+    the first source's."""
     unique = {(row.step, row.run): row for row in reversed(rows)}
     ordered = sorted(unique.values(), key=lambda row: (row.run, row.source, row.step))
     for _, group in groupby(ordered, key=lambda row: (row.run, row.source)):

@@ -195,7 +195,7 @@ def _grid(rows: tuple[GridRow, ...]) -> dict[str, tuple[GridPoint, ...]]:
 
 
 def _refuse_shared_steps(rows: tuple[LineageRow, ...], name: str) -> None:
-    """Raise RecordError where two runs own a step, or rows are not in the order of steps. A gap is none: the sources may
+    """Raise RecordError where two runs own a step, or rows are not in the order of steps. A gap may be: the sources can
     lack a run."""
     for row in rows:
         if row.end_step_exclusive is not None and row.end_step_exclusive <= row.start_step:

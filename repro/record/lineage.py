@@ -133,9 +133,11 @@ def evaluation_table(
 
 
 def train_table(material: Material, lineage: Lineage, segments: list[Segment], train: Train) -> Table:
-    """hero_train.csv: of every `train.every` steps of a run each metric's first value, joined with what the other metrics
-    have at that step; one that is had already is not looked for again. Samples of the service need not share a step."""
-    table = Table(left_out=[f"of every {train.every:,} steps all but the first value of each metric that W&B's sample has"])
+    """hero_train.csv: of every `train.every` steps of a run each metric's first value, joined with what the other
+    metrics have at that step; one that is had already is not looked for again. Samples of the service need not share a
+    step."""
+    left_out = f"of every {train.every:,} steps all but the first value of each metric that W&B's sample has"
+    table = Table(left_out=[left_out])
     columns = list(train.columns.items())
     for segment in segments:
         run = segment.run
