@@ -38,9 +38,7 @@ from evals.loading import LoadedRun, RouterBias, load_run, weights
 from evals.loglikelihood import Answer, Request, log_likelihoods
 from evals.plain_text import plain_text
 from marin_model.flops import parameter_shapes
-from repro import runs
 from repro.errors import UsageError
-from repro.files import canonical_json
 
 NAME = "marin_jax"
 TASKS = Path(__file__).parent / "tasks"  # the packaged tasks
@@ -123,12 +121,11 @@ class MarinJax(TemplateLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes under "config"."""
-        identity = canonical_json(dict(runs.read_manifest(self.run.folder).identity))
         return {
             "model_num_parameters": sum(prod(shape) for shape in parameter_shapes(self.run.config).values()),
             "model_dtype": self.dtype,
             "model_revision": f"{self.run.steps_completed} updates",
-            "model_sha": hashlib.sha256(identity.encode()).hexdigest(),
+            "model_sha": self.run.identity_digest,
             "router_bias": self.router_bias,
             "dispatch": "dropless",
             "max_length": self.max_length,

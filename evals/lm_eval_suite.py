@@ -36,7 +36,7 @@ from evals.loading import LoadedRun, RouterBias, load_run
 from evals.results import Evaluation, find_or_make
 from repro import runs
 from repro.errors import NoAnswerError, UsageError
-from repro.files import canonical_json, write_atomically
+from repro.files import write_atomically
 
 SUITE = "lm-eval"
 SEEDS = {"random_seed": 0, "numpy_random_seed": 1234, "torch_random_seed": 1234, "fewshot_random_seed": 1234}  # its own
@@ -183,10 +183,9 @@ def _of_run(run: LoadedRun) -> Json:
 
 def _inputs(run: LoadedRun, tasks: Sequence[str], router_bias: str, limit: int | None, num_fewshot: int | None) -> Json:
     """All that decides the values, whatever the machine; of hub data, only its name."""
-    identity = runs.read_manifest(run.folder).identity
     packaged = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(TASKS.glob("*.[jy]*"))))
     return {
-        "run": hashlib.sha256(canonical_json(dict(identity)).encode()).hexdigest(),
+        "run": run.identity_digest,
         "steps_completed": run.steps_completed,
         "tokenizer": run.tokenizer_digest,
         "tasks": list(tasks),

@@ -46,6 +46,7 @@ class LoadedRun:
     """A run's model at one checkpoint. `weights` gives its arrays with the router bias that is asked for."""
 
     folder: Path
+    identity_digest: str  # SHA-256 of all that decides the run's bits
     recipe: Recipe
     config: ModelConfig
     world: World  # over which its arrays lie
@@ -85,6 +86,7 @@ def load_run(
     params, betas = _restore(folder, recipe.model, chosen, _places(recipe.model, world.mesh))
     return LoadedRun(
         folder=folder,
+        identity_digest=hashlib.sha256(canonical_json(dict(manifest.identity)).encode()).hexdigest(),
         recipe=recipe,
         config=recipe.model,
         world=world,

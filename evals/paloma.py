@@ -43,9 +43,7 @@ from marin_model.config import ModelConfig
 from marin_model.loss import token_loss
 from marin_model.model import cast, transformer
 from marin_model.transport import Transport
-from repro import runs
 from repro.errors import RecordError
-from repro.files import canonical_json
 from repro.ladder.batches import segment_ids
 from repro.ladder.meshes import check_mesh
 from repro.ladder.recipe import Recipe
@@ -314,10 +312,9 @@ def _inputs(
     run: LoadedRun, texts: Texts, surveys: Sequence[Survey], router_bias: str, limit: int | None
 ) -> dict[str, Any]:
     """All that decides the values, whatever the machine."""
-    identity = runs.read_manifest(run.folder).identity
     return {
         "semantics": SEMANTICS,
-        "run": hashlib.sha256(canonical_json(dict(identity)).encode()).hexdigest(),
+        "run": run.identity_digest,
         "steps_completed": run.steps_completed,
         "tokenizer": run.tokenizer_digest,
         "data": [texts.kind, _digest(surveys)],

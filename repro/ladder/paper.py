@@ -241,7 +241,7 @@ def _communication(recipe: Recipe, mesh: AbstractMesh, lowered: Lowered, *, rema
         size, is_product = prod(shape) * item, name.startswith(BLOCKS) and "sconv" not in name
         if sharding.whole_matrices(sharding.leaf_spec(name)):
             spread += size
-            gathered += (2 + (remat and is_product)) * size  # forward, backward, turned over for forward again
+            gathered += (2 + (remat and is_product)) * size  # forward, backward, and forward again
             if parameter_group(name, len(shape)) == MUONH:
                 dealt += 2 * -(-shape[0] // rack) * prod(shape[1:]) * 4  # float32, there and back
         else:
